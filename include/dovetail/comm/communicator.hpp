@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <dovetail/comm/c10d_names.hpp>
+#include <dovetail/comm/pending.hpp>
+
+namespace dovetail {
+
+/// The collectives of one set of ranks: a value, whose copies share connections, counts and temporaries.
+///
+/// All ranks must call the same functions in the same order with tensors of the same sizes. Tensors are dense CPU tensors
+/// of any strides that are the same on all ranks; nothing is recorded for autograd. Calls come from one thread at a time.
+/// With one rank there is no process group: every function is the identity, and nothing is counted.
+///
+/// Every function throws Error(peer_lost) when another rank is gone, Error(collective_timeout) when one did not come in
+/// time, and Error(user_code) for tensors that do not fit; after the first two the Communicator is of no use any more.
+class Communicator {
+ public:
+  /// One rank.
+  Communicator() = default;
+
+  /// Connects the ranks and returns when all are there.
+  /// @throws Error(collective_timeout, peer_lost, arguments)
+  [[nodiscard]] static Communicator connect(const Ranks& ranks, const Timeouts& timeouts = {}) {
+    Communicator made;
+    auto& state = *made.state_;
+    state.rank = ranks.rank;
+    state.size = ranks.world_size;
+    state.timeouts = timeouts;
+    state.timeout = timeouts.step;
+    if (ranks.world_size > 1) state.group = detail::connect_gloo(ranks, timeouts, state.counts);
+    return made;
+  }
+
+  [[nodiscard]] int rank() const { return state_->rank; }
+  [[nodiscard]] int size() const { return state_->size; }
+
+  /// Calls and bytes sent by this rank so far, those of `process_group()` included.
+  [[nodiscard]] const CommunicationCounts& counts() const { return *state_->counts; }
+
+  /// The same ranks as c10d's ProcessGroup, for c10d::Reducer; null with one rank.
+  [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const {
+    return state_->group.process_group;
+  }
+
+  [[nodiscard]] const Timeouts& timeouts() const { return state_->timeouts; }
+
+  /// How long the collectives from now on wait for the other ranks; `timeouts().step` at first.
+  void set_timeout(std::chrono::milliseconds timeout) {
+    state_->timeout = timeout;
+    if (size() > 1) state_->group.backend->setTimeout(timeout);
+  }
+
+  /// Sum over the ranks, in place, in the tensor's own dtype. The order of the sum depends on size and number of ranks,
+  /// and half formats are rounded at every hop; all ranks get the same bits.
+  void all_reduce(const torch::Tensor& tensor) {
+    if (!begin(tensor, "all_reduce")) return;
+    count(Collective::all_reduce, tensor);
+    std::vector<torch::Tensor> flat{detail::flat_view(tensor)};
+    finish(Collective::all_reduce, [&] { return backend().allreduce(flat); });
+  }
+
+  /// all_reduce, divided by the number of ranks. Floating point only.
+  void all_reduce_mean(torch::Tensor tensor) {
+    if (size() == 1) return;
+    if (!tensor.is_floating_point())
+      throw Error(ExitCode::user_code, "all_reduce_mean needs a floating-point tensor; a mean of integers is cut.");
+    all_reduce(tensor);
+    const torch::NoGradGuard no_grad;
+    tensor.div_(size());
+  }
+
+  /// Sum over the ranks in rank order, in place: every element is ((r0 + r1) + r2) + ..., whatever tensor it is in. Half
+  /// formats are summed in fp32 and rounded once. Costs what all_reduce costs, and a temporary of the tensor's size.
+  void all_reduce_deterministic(const torch::Tensor& tensor);
+
+  /// Concatenates the ranks' `in` in rank order into `out`, which is `size()` times as large. Any dtype, no rounding; `in`
+  /// may be this rank's part of `out`.
+  void all_gather_into(const torch::Tensor& out, const torch::Tensor& in) { all_gather_into_async(out, in).wait(); }
+  [[nodiscard]] Pending all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in);
+
+  /// out = sum over ranks, in rank order, of the part of `in` that is this rank's; `in` is `size()` times as large.
+  /// Half formats are summed in fp32; `out` has the dtype of `in` or, for half formats, fp32. `out` may be part of `in`.
+  /// An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run.
+  void reduce_scatter(const torch::Tensor& out, const torch::Tensor& in) { reduce_scatter_async(out, in).wait(); }
+  [[nodiscard]] Pending reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in);
+
+  /// Copies rank `root`'s content to all ranks. Any dtype.
+  void broadcast(const torch::Tensor& tensor, int root);
+
+  /// Sends the r-th of `size()` equal parts of `in` to rank r; part r of `out` comes from rank r. Any dtype.
+  void all_to_all(const torch::Tensor& out, const torch::Tensor& in);
+
+  /// Returns when all ranks have called it.
+  void barrier() {
+    if (size() == 1) return;
+    state_->counts->add(Collective::barrier, 0);
+    finish(Collective::barrier, [&] { return backend().barrier(); });
+  }
+
+  /// A few numbers of every rank, in rank order: k numbers here, `size() * k` in the result, which stays valid until the
+  /// next call of this function. While k stays the same the tensors for it are reused.
+  [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
+
+ private:
+  [[nodiscard]] c10d::Backend& backend() const { return *state_->group.backend; }
+
+  void count(Collective collective, const torch::Tensor& whole) {
+    state_->counts->add(collective, bytes_sent(collective, static_cast<int64_t>(whole.nbytes()), size()));
+  }
+
+  /// Checks; false when there is nothing to do.
+  [[nodiscard]] bool begin(const torch::Tensor& tensor, const char* collective) const {
+    detail::check_memory(tensor, collective);
+    return size() > 1 && tensor.numel() > 0;
+  }
+  [[nodiscard]] bool begin(const torch::Tensor& large, const torch::Tensor& small, const char* collective) const {
+    detail::check_pair(large, small, size(), collective);
+    return size() > 1 && large.numel() > 0;
+  }
+
+  template <class F>
+  void finish(Collective collective, F&& start) {
+    state_->guarded(collective, [&] { start()->wait(); });
+  }
+
+  std::shared_ptr<detail::CommunicatorState> state_ = std::make_shared<detail::CommunicatorState>();
+};
+
+inline void Communicator::all_reduce_deterministic(const torch::Tensor& tensor) {
+  if (!begin(tensor, "all_reduce_deterministic")) return;
+  const torch::NoGradGuard no_grad;
+  const int64_t ranks = size();
+  const int64_t part = (tensor.numel() + ranks - 1) / ranks;  // the last part may be padded
+  const torch::Tensor flat = detail::flat_view(tensor);
+  const bool padded = part * ranks != tensor.numel();
+  auto sent = padded ? state_->scratch.take({part * ranks}, tensor.scalar_type()) : detail::Scratch::Loan{{}, flat};
+  if (padded) {
+    sent.values.narrow(0, 0, flat.numel()).copy_(flat);
+    sent.values.narrow(0, flat.numel(), part * ranks - flat.numel()).zero_();
+  }
+  auto rows = state_->scratch.take({ranks, part}, tensor.scalar_type());
+  count(Collective::all_reduce, sent.values);
+  torch::Tensor to = detail::byte_view(rows.values), whole = detail::byte_view(sent.values);
+  finish(Collective::all_reduce, [&] { return detail::all_to_all_flat(backend(), to, whole); });
+
+  torch::Tensor mine = sent.values.narrow(0, rank() * part, part);
+  if (const auto wide = detail::sum_dtype(tensor.scalar_type()); wide == tensor.scalar_type()) {
+    detail::sum_rows(mine, rows.values);
+  } else {
+    auto sum = state_->scratch.take({part}, wide);
+    detail::sum_rows(sum.values, rows.values);
+    mine.copy_(sum.values);
+    state_->scratch.give(std::move(sum));
+  }
+  state_->scratch.give(std::move(rows));
+  torch::Tensor from = detail::byte_view(mine);
+  finish(Collective::all_reduce, [&] { return detail::all_gather_flat(backend(), whole, from); });
+  if (padded) {
+    torch::Tensor(flat).copy_(sent.values.narrow(0, 0, flat.numel()));
+    state_->scratch.give(std::move(sent));
+  }
+}
+
+inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in) {
+  const torch::NoGradGuard no_grad;
+  const bool alone = !begin(out, in, "all_gather_into");
+  torch::Tensor to = detail::byte_view(out), from = detail::byte_view(in);
+  if (alone) {
+    if (to.data_ptr() != from.data_ptr()) to.copy_(from);
+    return {};
+  }
+  count(Collective::all_gather, out);
+  return {state_, Collective::all_gather, state_->guarded(Collective::all_gather, [&] {
+            return detail::all_gather_flat(backend(), to, from);
+          })};
+}
+
+inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in) {
+  const torch::NoGradGuard no_grad;
+  detail::check_pair(in, out, size(), "reduce_scatter", true);
+  const auto dtype = in.scalar_type();
+  if (out.scalar_type() != dtype && out.scalar_type() != detail::sum_dtype(dtype)) {
+    throw Error(ExitCode::user_code, std::string("reduce_scatter cannot sum ") + c10::toString(dtype) + " into " +
+                                         c10::toString(out.scalar_type()) + ".");
+  }
+  if (size() == 1 || in.numel() == 0) {
+    torch::Tensor to = detail::flat_view(out);
+    if (out.data_ptr() != in.data_ptr()) to.copy_(detail::flat_view(in));
+    return {};
+  }
+  auto rows = state_->scratch.take({size(), out.numel()}, dtype);
+  count(Collective::reduce_scatter, in);
+  torch::Tensor to = detail::byte_view(rows.values), from = detail::byte_view(in);
+  auto work = state_->guarded(Collective::reduce_scatter,
+                              [&] { return detail::all_to_all_flat(backend(), to, from); });
+  return {state_, Collective::reduce_scatter, std::move(work), out, std::move(rows)};
+}
+
+inline void Communicator::broadcast(const torch::Tensor& tensor, int root) {
+  if (root < 0 || root >= size()) {
+    throw Error(ExitCode::user_code, "broadcast from rank " + std::to_string(root) + ": there are ranks 0 to " +
+                                         std::to_string(size() - 1) + ".");
+  }
+  if (!begin(tensor, "broadcast")) return;
+  const torch::NoGradGuard no_grad;
+  count(Collective::broadcast, tensor);
+  std::vector<torch::Tensor> flat{detail::byte_view(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  finish(Collective::broadcast, [&] { return backend().broadcast(flat, options); });
+}
+
+inline void Communicator::all_to_all(const torch::Tensor& out, const torch::Tensor& in) {
+  const torch::NoGradGuard no_grad;
+  detail::check_pair(out, in, 1, "all_to_all");
+  if (in.numel() % size() != 0) {
+    throw Error(ExitCode::user_code, "all_to_all cannot cut " + std::to_string(in.numel()) + " elements into " +
+                                         std::to_string(size()) + " equal parts.");
+  }
+  torch::Tensor to = detail::byte_view(out), from = detail::byte_view(in);
+  if (size() == 1) {
+    to.copy_(from);
+    return;
+  }
+  if (in.numel() == 0) return;
+  count(Collective::all_to_all, in);
+  finish(Collective::all_to_all, [&] { return detail::all_to_all_flat(backend(), to, from); });
+}
+
+inline std::span<const double> Communicator::all_gather(std::span<const double> mine) {
+  if (size() == 1 || mine.empty()) return mine;
+  const auto k = static_cast<int64_t>(mine.size());
+  auto& from = state_->few_mine;
+  auto& to = state_->few_all;
+  if (!from.defined() || from.numel() != k) {
+    const c10::InferenceMode normal(false);
+    from = torch::empty({k}, torch::kDouble);
+    to = torch::empty({k * size()}, torch::kDouble);
+  }
+  std::memcpy(from.data_ptr(), mine.data(), mine.size_bytes());
+  count(Collective::all_gather, to);
+  finish(Collective::all_gather, [&] { return detail::all_gather_flat(backend(), to, from); });
+  return {to.const_data_ptr<double>(), static_cast<size_t>(to.numel())};
+}
+
+}  // namespace dovetail

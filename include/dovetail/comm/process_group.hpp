@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <dovetail/comm/counting_backend.hpp>
+#include <dovetail/comm/store.hpp>
+
+namespace dovetail {
+
+/// How long a rank waits for the others: until all are connected, and in each collective after that.
+struct Timeouts {
+  std::chrono::milliseconds setup = std::chrono::minutes(10);
+  std::chrono::milliseconds step = std::chrono::seconds(30);
+};
+
+namespace detail {
+
+/// One connected set of ranks. `backend` is what the Communicator calls; `process_group` is the same connections behind
+/// c10d's dispatching front, which c10d::Reducer asks for.
+struct ConnectedGroup {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+};
+
+/// Gloo's connections are bound to one address: loopback when all ranks are on this machine, else the interface that
+/// GLOO_SOCKET_IFNAME names, else the address that the machine's name resolves to.
+[[nodiscard]] inline auto gloo_device(const Ranks& ranks) {
+  if (ranks.local_world_size == ranks.world_size) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+/// Connects all ranks; returns when every one of them is there.
+/// @throws Error(collective_timeout, peer_lost, arguments)
+[[nodiscard]] inline ConnectedGroup connect_gloo(const Ranks& ranks, const Timeouts& timeouts,
+                                                 std::shared_ptr<CommunicationCounts> counts) {
+  auto store = next_store(ranks, timeouts.setup);
+  try {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeouts.setup);
+    options->devices.push_back(gloo_device(ranks));
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, ranks.rank, ranks.world_size, options);
+    gloo->barrier()->wait();
+    gloo->setTimeout(timeouts.step);
+
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, ranks.rank, ranks.world_size);
+    using BackendType = c10d::ProcessGroup::BackendType;
+    group->setBackend(c10::DeviceType::CPU, BackendType::GLOO,
+                      c10::make_intrusive<CountingBackend>(gloo, std::move(counts)));
+    group->setDefaultBackend(BackendType::GLOO);
+    return {std::move(gloo), std::move(group)};
+  } catch (const std::exception& cause) {
+    throw_collective_error(cause, "connecting", ranks.rank, ranks.world_size, timeouts.setup);
+  }
+}
+
+}  // namespace detail
+}  // namespace dovetail

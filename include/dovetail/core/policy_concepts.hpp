@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <dovetail/core/policy_base.hpp>
+#include <dovetail/core/traits.hpp>
+#include <string_view>
+#include <type_traits>
+
+namespace dovetail {
+
+/// What a policy calls itself at run time: a constant, not empty.
+template <class T>
+concept Named = requires {
+  requires std::bool_constant<!std::string_view(T::name).empty()>::value;
+};
+
+/// Are the policy's traits a constant of this type?
+template <class T, class Traits>
+concept HasTraits = requires {
+  requires std::same_as<std::remove_cvref_t<decltype(T::traits)>, Traits>;
+  requires std::bool_constant<(T::traits.order.count <= 4)>::value;
+};
+
+/// The hooks of policies, by name.
+enum class PolicyHook {
+  none,  // no hook at all
+  environment,
+  build_model,
+  convert_model,
+  place_model,
+  wrap_model,
+  make_optimizers,
+  rebuild_optimizers,
+  wrap_optimizers,
+  bind_schedulers,
+  restore,
+  before_forward,
+  forward_guard,
+  before_backward,
+  after_backward,
+  reduce,
+  before_step,
+  after_step,
+  teardown
+};
+
+namespace detail {
+
+template <class T>
+consteval PolicyHook find_uncallable_hook() {
+  if (!requires(T & t, RunContext & run) { t.environment(run); }) return PolicyHook::environment;
+  if (!requires(T & t, RunContext & run) { t.build_model(run); }) return PolicyHook::build_model;
+  if (!requires(T & t, RunContext & run) { t.place_model(run); }) return PolicyHook::place_model;
+  if (!requires(T & t, RunContext & run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
+  if (!requires(T & t, RunContext & run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
+  if (!requires(T & t, RunContext & run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
+  if (!requires(T & t, RunContext & run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
+  if (!requires(T & t, RunContext & run) { t.restore(run); }) return PolicyHook::restore;
+  if (!requires(T & t, RunContext & run) { t.before_forward(run); }) return PolicyHook::before_forward;
+  if (!requires(T & t, RunContext & run) { t.before_backward(run); }) return PolicyHook::before_backward;
+  if (!requires(T & t, RunContext & run) { t.after_backward(run); }) return PolicyHook::after_backward;
+  if (!requires(T & t, RunContext & run) { t.reduce(run); }) return PolicyHook::reduce;
+  if (!requires(T & t, RunContext & run) { t.before_step(run); }) return PolicyHook::before_step;
+  if (!requires(T & t, RunContext & run) { t.after_step(run); }) return PolicyHook::after_step;
+  if (!requires(T & t, RunContext & run) { t.teardown(run); }) return PolicyHook::teardown;
+  return PolicyHook::none;
+}
+
+template <class T>
+consteval PolicyHook find_uncallable_hook_of_precision() {
+  if (!requires(T & t, RunContext & run) { t.convert_model(run); }) return PolicyHook::convert_model;
+  if (!requires(T & t, RunContext & run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
+  if (!requires(T & t, RunContext & run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
+    return PolicyHook::forward_guard;
+  return find_uncallable_hook<T>();
+}
+
+}  // namespace detail
+
+/// The first hook that cannot be called as the loop calls it; a hook of the right name with other arguments hides the
+/// empty one of the base.
+template <class T>
+inline constexpr PolicyHook uncallable_strategy_hook = detail::find_uncallable_hook<T>();
+template <class T>
+inline constexpr PolicyHook uncallable_precision_hook = detail::find_uncallable_hook_of_precision<T>();
+
+/// A policy that is a template says by `static constexpr bool arguments_fit` whether it takes its arguments.
+template <class T>
+concept ArgumentsFit = !requires {
+  T::arguments_fit;
+}
+|| requires {
+  requires T::arguments_fit;
+};
+
+/// How work is spread over ranks: derives from StrategyBase, has `name` and `traits`, and can be copied into a run.
+template <class T>
+concept Strategy = std::derived_from<T, StrategyBase> && std::copy_constructible<T> && Named<T> && ArgumentsFit<T> &&
+    HasTraits<T, StrategyTraits> && uncallable_strategy_hook<T>
+== PolicyHook::none;
+
+/// In which number formats the work is done: derives from PrecisionBase, has `name` and `traits`, and can be copied.
+template <class T>
+concept Precision = std::derived_from<T, PrecisionBase> && std::copy_constructible<T> && Named<T> && ArgumentsFit<T> &&
+    HasTraits<T, PrecisionTraits> && uncallable_precision_hook<T>
+== PolicyHook::none;
+
+/// A number format or an optimization level: an argument of a Precision, no Precision itself. Written in its place it
+/// gets an error of its own.
+template <class T>
+concept NumberFormat = std::is_arithmetic_v<T> || requires {
+  requires std::same_as<decltype(T::format), const Format>;
+};
+template <class T>
+concept OptimizationLevel = requires {
+  T::optimization_level;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/core/policy_concepts.hpp>
+#include <dovetail/core/rule.hpp>
+
+/// Rules about what stands where a policy belongs (E012). They are judged on types, before any trait is read. Each text
+/// is written twice, because a static_assert takes nothing but a literal; a test compares the two.
+
+namespace dovetail {
+
+/// The conditions below are what the compiler prints beside the message; each is named for what ought to hold.
+template <class S, class P>
+inline constexpr bool strategy_comes_first =
+    !(std::derived_from<S, PrecisionBase> && std::derived_from<P, StrategyBase>);
+template <class Policy, class Base>
+inline constexpr bool derives_from = std::derived_from<Policy, Base>;
+template <class Policy>
+inline constexpr bool has_a_name = Named<Policy>;
+template <class Policy, class Traits>
+inline constexpr bool has_traits = HasTraits<Policy, Traits>;
+template <class Policy, PolicyHook hook>
+inline constexpr bool can_be_called = hook == PolicyHook::none;
+template <class Policy>
+inline constexpr bool can_be_copied = std::copy_constructible<Policy>;
+template <class Policy>
+inline constexpr bool takes_its_arguments = ArgumentsFit<Policy>;
+
+namespace detail {
+
+/// The hook at fault is a parameter of its own, so that the compiler prints its name.
+template <class Policy, PolicyHook hook>
+struct StrategyHookReport {
+  static_assert(can_be_called<Policy, hook>,
+                "dovetail-E012: a hook of the Strategy cannot be called as the loop does. Use the form: void "
+                "after_step(StrategyContext&).");
+};
+
+template <class Policy, PolicyHook hook>
+struct PrecisionHookReport {
+  static_assert(can_be_called<Policy, hook>,
+                "dovetail-E012: a hook of the Precision cannot be called as the loop does. Use the form: void "
+                "after_step(PrecisionContext&).");
+};
+
+}  // namespace detail
+
+namespace rules {
+
+struct E012 {
+  static constexpr RuleRow row{"dovetail-E012", When::type,
+                               "not a Strategy, not a Precision, the two swapped, a number format or level where a "
+                               "precision belongs"};
+};
+
+struct Swapped : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: Strategy and Precision are swapped. Use Trainer<Strategy, Precision>, the "
+      "Strategy first.";
+  template <class S, class P>
+  static constexpr bool violated = !strategy_comes_first<S, P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(strategy_comes_first<S, P>,
+                  "dovetail-E012: Strategy and Precision are swapped. Use Trainer<Strategy, Precision>, the "
+                  "Strategy first.");
+  };
+};
+
+struct FormatAsPrecision : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: a number format is not a Precision. Use FP32, FP64, BF16Mixed, FP16Mixed, "
+      "BF16True, FP16True or MasterWeights<BF16>.";
+  template <class S, class P>
+  static constexpr bool violated = NumberFormat<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(!NumberFormat<P>,
+                  "dovetail-E012: a number format is not a Precision. Use FP32, FP64, BF16Mixed, FP16Mixed, "
+                  "BF16True, FP16True or MasterWeights<BF16>.");
+  };
+};
+
+struct LevelAsPrecision : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: an optimization level is not a Precision. Use Apex<O2>, or another level of it.";
+  template <class S, class P>
+  static constexpr bool violated = OptimizationLevel<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(!OptimizationLevel<P>,
+                  "dovetail-E012: an optimization level is not a Precision. Use Apex<O2>, or another level of it.");
+  };
+};
+
+struct NotAStrategy : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the first argument is not a Strategy. Use a type that derives from StrategyBase.";
+  template <class S, class P>
+  static constexpr bool violated = !derives_from<S, StrategyBase>;
+  template <class S, class P>
+  struct Report {
+    static_assert(derives_from<S, StrategyBase>,
+                  "dovetail-E012: the first argument is not a Strategy. Use a type that derives from StrategyBase.");
+  };
+};
+
+struct NotAPrecision : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the second argument is not a Precision. Use a type that derives from "
+      "PrecisionBase.";
+  template <class S, class P>
+  static constexpr bool violated = !derives_from<P, PrecisionBase>;
+  template <class S, class P>
+  struct Report {
+    static_assert(derives_from<P, PrecisionBase>,
+                  "dovetail-E012: the second argument is not a Precision. Use a type that derives from "
+                  "PrecisionBase.");
+  };
+};
+
+struct StrategyArgument : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Strategy does not take this template argument. Use Sharded<1> or Sharded<2>; "
+      "FSDP cuts parameters too.";
+  template <class S, class P>
+  static constexpr bool violated = !takes_its_arguments<S>;
+  template <class S, class P>
+  struct Report {
+    static_assert(takes_its_arguments<S>,
+                  "dovetail-E012: the Strategy does not take this template argument. Use Sharded<1> or Sharded<2>; "
+                  "FSDP cuts parameters too.");
+  };
+};
+
+struct PrecisionArgument : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Precision does not take this template argument. Use Apex<O0> to Apex<O3>, "
+      "MasterWeights<BF16> or MasterWeights<FP16>.";
+  template <class S, class P>
+  static constexpr bool violated = !takes_its_arguments<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(takes_its_arguments<P>,
+                  "dovetail-E012: the Precision does not take this template argument. Use Apex<O0> to Apex<O3>, "
+                  "MasterWeights<BF16> or MasterWeights<FP16>.");
+  };
+};
+
+struct StrategyUnnamed : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Strategy has no name. Use: static constexpr std::string_view name = "
+      "\"my-strategy\";";
+  template <class S, class P>
+  static constexpr bool violated = !has_a_name<S>;
+  template <class S, class P>
+  struct Report {
+    static_assert(has_a_name<S>,
+                  "dovetail-E012: the Strategy has no name. Use: static constexpr std::string_view name = "
+                  "\"my-strategy\";");
+  };
+};
+
+struct PrecisionUnnamed : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Precision has no name. Use: static constexpr std::string_view name = "
+      "\"my-precision\";";
+  template <class S, class P>
+  static constexpr bool violated = !has_a_name<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(has_a_name<P>,
+                  "dovetail-E012: the Precision has no name. Use: static constexpr std::string_view name = "
+                  "\"my-precision\";");
+  };
+};
+
+struct StrategyTraitsMissing : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Strategy has no constant `traits`. Use: static constexpr StrategyTraits "
+      "traits{};";
+  template <class S, class P>
+  static constexpr bool violated = !has_traits<S, StrategyTraits>;
+  template <class S, class P>
+  struct Report {
+    static_assert(has_traits<S, StrategyTraits>,
+                  "dovetail-E012: the Strategy has no constant `traits`. Use: static constexpr StrategyTraits "
+                  "traits{};");
+  };
+};
+
+struct PrecisionTraitsMissing : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Precision has no constant `traits`. Use: static constexpr PrecisionTraits "
+      "traits{};";
+  template <class S, class P>
+  static constexpr bool violated = !has_traits<P, PrecisionTraits>;
+  template <class S, class P>
+  struct Report {
+    static_assert(has_traits<P, PrecisionTraits>,
+                  "dovetail-E012: the Precision has no constant `traits`. Use: static constexpr PrecisionTraits "
+                  "traits{};");
+  };
+};
+
+struct StrategyHookUncallable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: a hook of the Strategy cannot be called as the loop does. Use the form: void "
+      "after_step(StrategyContext&).";
+  template <class S, class P>
+  static constexpr bool violated = uncallable_strategy_hook<S> != PolicyHook::none;
+  template <class S, class P>
+  using Report = detail::StrategyHookReport<S, uncallable_strategy_hook<S>>;
+};
+
+struct PrecisionHookUncallable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: a hook of the Precision cannot be called as the loop does. Use the form: void "
+      "after_step(PrecisionContext&).";
+  template <class S, class P>
+  static constexpr bool violated = uncallable_precision_hook<P> != PolicyHook::none;
+  template <class S, class P>
+  using Report = detail::PrecisionHookReport<P, uncallable_precision_hook<P>>;
+};
+
+struct StrategyNotCopyable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Strategy cannot be copied, but every run takes a copy. Use shared_ptr for "
+      "what it shares.";
+  template <class S, class P>
+  static constexpr bool violated = !can_be_copied<S>;
+  template <class S, class P>
+  struct Report {
+    static_assert(can_be_copied<S>,
+                  "dovetail-E012: the Strategy cannot be copied, but every run takes a copy. Use shared_ptr for "
+                  "what it shares.");
+  };
+};
+
+struct PrecisionNotCopyable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: the Precision cannot be copied, but every run takes a copy. Use shared_ptr for "
+      "what it shares.";
+  template <class S, class P>
+  static constexpr bool violated = !can_be_copied<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(can_be_copied<P>,
+                  "dovetail-E012: the Precision cannot be copied, but every run takes a copy. Use shared_ptr for "
+                  "what it shares.");
+  };
+};
+
+}  // namespace rules
+
+namespace detail {
+
+using PolicyRules = RuleList<rules::Swapped, rules::FormatAsPrecision, rules::LevelAsPrecision, rules::NotAStrategy,
+                             rules::NotAPrecision, rules::StrategyArgument, rules::PrecisionArgument,
+                             rules::StrategyUnnamed, rules::PrecisionUnnamed, rules::StrategyTraitsMissing,
+                             rules::PrecisionTraitsMissing, rules::StrategyHookUncallable,
+                             rules::PrecisionHookUncallable, rules::StrategyNotCopyable, rules::PrecisionNotCopyable>;
+
+}  // namespace detail
+
+}  // namespace dovetail

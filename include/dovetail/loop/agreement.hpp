@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/run/context.hpp>
+
+#include <string>
+#include <vector>
+
+namespace dovetail {
+
+/// What one rank knows at the end of a window, and after agree() what all know together: the same on every rank.
+struct StepFacts {
+  double samples = 0;       ///< weight of the window's batches
+  double loss = 0;          ///< sum of loss x weight
+  double missing = 0;       ///< parameters that got no gradient
+  int nan_rank = -1;        ///< the first rank whose loss is NaN; before agree() this rank's or -1
+  int infinite_rank = -1;   ///< the same for an infinite loss
+  std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
+};
+
+/// One small collective for everything that must be agreed at a step; none with one rank. Sums are in rank order.
+class Agreement {
+ public:
+  void agree(RunContext& run, StepFacts& facts) {
+    if (run.world_size() == 1) return;
+    constexpr std::size_t fixed = 5;
+    const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
+    mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0), double(facts.infinite_rank >= 0)});
+    mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
+    const auto all = run.comm.all_gather(mine_);
+
+    const bool local_sums = !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
+    StepFacts total;
+    total.squared_norms.assign(norms, 0.0);
+    for (int r = 0; r < run.world_size(); ++r) {
+      const auto theirs = all.subspan(std::size_t(r) * width, width);
+      total.samples += theirs[0];
+      total.loss += theirs[1];
+      total.missing += theirs[2];
+      if (theirs[3] != 0 && total.nan_rank < 0) total.nan_rank = r;
+      if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
+      for (std::size_t k = 0; k < norms; ++k) {
+        const double norm = theirs[fixed + k];
+        // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for all.
+        if (run.gradients.parts || !std::isfinite(norm) || r == run.rank()) total.squared_norms[k] += norm;
+      }
+    }
+    step_samples_ = local_sums ? facts.samples : total.samples;
+    facts = std::move(total);
+  }
+
+  /// The weight that this rank's main gradients are sums over.
+  double samples_in_gradients(const RunContext& run, const StepFacts& facts) const {
+    return run.world_size() == 1 ? facts.samples : step_samples_;
+  }
+
+  /// For each slot on how many ranks it got no gradient. A collective: only called where all ranks know that some did not.
+  std::vector<int> missing_ranks(RunContext& run) {
+    std::vector<double> mine;
+    for (const Slot& slot : run.gradients.slots) mine.push_back(slot.arrived ? 0 : 1);
+    std::vector<int> count(mine.size(), 0);
+    if (run.world_size() == 1) {
+      for (std::size_t i = 0; i < mine.size(); ++i) count[i] = int(mine[i]);
+      return count;
+    }
+    const auto all = run.comm.all_gather(mine);
+    for (std::size_t i = 0; i < all.size(); ++i) count[i % mine.size()] += int(all[i]);
+    return count;
+  }
+
+ private:
+  std::vector<double> mine_;
+  double step_samples_ = 0;
+};
+
+}  // namespace dovetail

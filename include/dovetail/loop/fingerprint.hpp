@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/comm/gather_text.hpp>
+#include <dovetail/run/context.hpp>
+
+#include <sstream>
+
+namespace dovetail {
+
+/// Ranks must have built the same model: names, shapes, dtypes and what is trainable are compared before anything else is
+/// sent, and rank 0's weights and buffers go to all where they differ, as DistributedDataParallel does it.
+/// @throws Error(ranks_disagree) naming the first rank that differs
+inline void compare_models(RunContext& run) {
+  if (run.world_size() == 1) return;
+  torch::NoGradGuard no_grad;
+  std::ostringstream structure;
+  double sum = 0;
+  std::vector<torch::Tensor> tensors;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    structure << name << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << ' ' << tensor.requires_grad() << '\n';
+    // Weighted by position, so that equal sums of different weights are no accident that happens.
+    sum += double(tensors.size() + 1) * tensor.detach().to(torch::kFloat64).sum().item<double>();
+    tensors.push_back(tensor.detach());
+  };
+  for (const auto& item : run.module->named_parameters()) add(item.key(), item.value());
+  for (const auto& item : run.module->named_buffers()) add(item.key(), item.value());
+
+  const auto structures = all_gather_text(run.comm, structure.str());
+  for (std::size_t r = 1; r < structures.size(); ++r)
+    if (structures[r] != structures[0]) {
+      std::istringstream ours(structures[0]), theirs(structures[r]);
+      std::string a, b;
+      while (std::getline(ours, a) && std::getline(theirs, b) && a == b) {}
+      throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) + " built another model than rank 0: '" + b + "' where rank 0 has '" +
+                                                a + "'. configure_model must not depend on the rank.");
+    }
+  bool same = true;
+  for (double other : run.comm.all_gather(std::span<const double>(&sum, 1))) same &= other == sum || (std::isnan(other) && std::isnan(sum));
+  const double flag = same;
+  for (double other : run.comm.all_gather(std::span<const double>(&flag, 1))) same &= other != 0;
+  if (same) return;
+  for (torch::Tensor& tensor : tensors)
+    if (tensor.numel() > 0) run.comm.broadcast(tensor, 0);
+}
+
+}  // namespace dovetail

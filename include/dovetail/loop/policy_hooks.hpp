@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/core/stage.hpp>
+#include <dovetail/run/dense.hpp>
+
+namespace dovetail {
+
+/// What the loop sees of a Strategy. One adapter per policy, not per pair, so that the loop is compiled once for all pairs.
+class StrategyHooks {
+ public:
+  virtual ~StrategyHooks() = default;
+  virtual void stage(Stage stage, RunContext& run) = 0;
+  virtual void attach_gradients(RunContext& run) = 0;  ///< the end of set-up: gives slots their main gradients
+  virtual void before_forward(RunContext& run) = 0;
+  virtual void before_backward(RunContext& run) = 0;
+  virtual void after_backward(RunContext& run) = 0;
+  virtual void reduce(RunContext& run) = 0;
+  virtual void before_step(RunContext& run) = 0;
+  virtual void after_step(RunContext& run) = 0;
+  virtual void teardown(RunContext& run) = 0;
+};
+
+/// Something to be done under a Precision's forward guard.
+class GuardedCall {
+ public:
+  virtual void operator()() = 0;
+
+ protected:
+  ~GuardedCall() = default;
+};
+
+/// What the loop sees of a Precision.
+class PrecisionHooks {
+ public:
+  virtual ~PrecisionHooks() = default;
+  virtual void stage(Stage stage, RunContext& run) = 0;
+  virtual void before_forward(RunContext& run) = 0;
+  virtual void forward(RunContext& run, GuardedCall& call) = 0;
+  virtual void before_backward(RunContext& run) = 0;
+  virtual void after_backward(RunContext& run) = 0;
+  virtual void reduce(RunContext& run) = 0;
+  virtual void before_step(RunContext& run) = 0;
+  virtual void after_step(RunContext& run) = 0;
+  virtual void teardown(RunContext& run) = 0;
+};
+
+template <class Strategy>
+class StrategyAdapter final : public StrategyHooks {
+ public:
+  explicit StrategyAdapter(const Strategy& policy) : policy_(policy) {}
+
+  void stage(Stage stage, RunContext& run) override {
+    switch (stage) {
+      case Stage::environment: return policy_.environment(run);
+      case Stage::build_model: return policy_.build_model(run);
+      case Stage::convert_model: return;
+      case Stage::place_model: return policy_.place_model(run);
+      case Stage::wrap_model: return policy_.wrap_model(run);
+      case Stage::make_optimizers: return policy_.make_optimizers(run);
+      case Stage::rebuild_optimizers: return policy_.rebuild_optimizers(run);
+      case Stage::wrap_optimizers: return;
+      case Stage::bind_schedulers: return policy_.bind_schedulers(run);
+      case Stage::restore: return policy_.restore(run);
+    }
+  }
+  void attach_gradients(RunContext& run) override {
+    if constexpr (requires { policy_.attach_gradients(run); })
+      policy_.attach_gradients(run);
+    else
+      attach_dense_gradients(run);
+  }
+  void before_forward(RunContext& run) override { policy_.before_forward(run); }
+  void before_backward(RunContext& run) override { policy_.before_backward(run); }
+  void after_backward(RunContext& run) override { policy_.after_backward(run); }
+  void reduce(RunContext& run) override { policy_.reduce(run); }
+  void before_step(RunContext& run) override { policy_.before_step(run); }
+  void after_step(RunContext& run) override { policy_.after_step(run); }
+  void teardown(RunContext& run) override { policy_.teardown(run); }
+
+ private:
+  typename RunOf<Strategy>::type policy_;
+};
+
+template <class Precision>
+class PrecisionAdapter final : public PrecisionHooks {
+ public:
+  explicit PrecisionAdapter(const Precision& policy) : policy_(policy) {}
+
+  void stage(Stage stage, RunContext& run) override {
+    switch (stage) {
+      case Stage::environment: return policy_.environment(run);
+      case Stage::build_model: return policy_.build_model(run);
+      case Stage::convert_model: return policy_.convert_model(run);
+      case Stage::place_model: return policy_.place_model(run);
+      case Stage::wrap_model: return policy_.wrap_model(run);
+      case Stage::make_optimizers: return policy_.make_optimizers(run);
+      case Stage::rebuild_optimizers: return policy_.rebuild_optimizers(run);
+      case Stage::wrap_optimizers: return policy_.wrap_optimizers(run);
+      case Stage::bind_schedulers: return policy_.bind_schedulers(run);
+      case Stage::restore: return policy_.restore(run);
+    }
+  }
+  void before_forward(RunContext& run) override { policy_.before_forward(run); }
+  void forward(RunContext& run, GuardedCall& call) override {
+    [[maybe_unused]] const auto guard = policy_.forward_guard(run);
+    call();
+  }
+  void before_backward(RunContext& run) override { policy_.before_backward(run); }
+  void after_backward(RunContext& run) override { policy_.after_backward(run); }
+  void reduce(RunContext& run) override { policy_.reduce(run); }
+  void before_step(RunContext& run) override { policy_.before_step(run); }
+  void after_step(RunContext& run) override { policy_.after_step(run); }
+  void teardown(RunContext& run) override { policy_.teardown(run); }
+
+ private:
+  typename RunOf<Precision>::type policy_;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/launch/launch.hpp>
+#include <dovetail/loop/fingerprint.hpp>
+#include <dovetail/loop/policy_hooks.hpp>
+#include <dovetail/loop/task_adapter.hpp>
+#include <dovetail/run/bind.hpp>
+
+#include <torch/cuda.h>
+#include <torch/utils.h>
+
+namespace dovetail {
+
+/// A seed for one rank's random stream: dropout masks differ between ranks and are the same on a second run.
+inline uint64_t seed_of_rank(uint64_t seed, int rank) {
+  uint64_t x = seed + 0x9E3779B97F4A7C15ULL * uint64_t(rank + 1);  // splitmix64
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+/// What the stages of set-up do by themselves; each then calls the policies' hooks of its name. In which order stages come is
+/// not decided here: the trainer goes through setup_plan<Strategy, Precision>.
+class SetUp {
+ public:
+  SetUp(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task)
+      : run_(run), strategy_(strategy), precision_(precision), task_(task) {}
+
+  void stage(Stage stage) {
+    switch (stage) {
+      case Stage::environment:
+        run_.comm = Communicator::connect(current_ranks());
+        torch::manual_seed(run_.options.seed);  // the same weights on every rank
+        break;
+      case Stage::build_model:
+        run_.module = task_.build_model();
+        collect_slots(run_);
+        compare_models(run_);
+        break;
+      case Stage::place_model:
+        run_.module->to(run_.device);
+        break;
+      case Stage::make_optimizers:
+        offer_parameters();
+        run_.optimizers = task_.configure_optimizers(run_.held);  // once per fit, and nowhere else
+        run_.optimizers.check_holds_only(run_.held);
+        break;
+      case Stage::bind_schedulers:
+        run_.optimizers.bind_schedules();
+        break;
+      case Stage::convert_model:
+      case Stage::wrap_model:
+      case Stage::rebuild_optimizers:
+      case Stage::wrap_optimizers:
+      case Stage::restore: break;
+    }
+    strategy_.stage(stage, run_);
+    precision_.stage(stage, run_);
+  }
+
+  /// After the last stage.
+  void finish() {
+    strategy_.attach_gradients(run_);
+    bind_gradients(run_);
+    torch::manual_seed(seed_of_rank(run_.options.seed, run_.rank()));
+  }
+
+ private:
+  /// What configure_optimizers may hold. A strategy that delays it has said so in wrap_model.
+  void offer_parameters() {
+    if (!run_.strategy.delays_optimizer_setup) hold_whole_parameters(run_);
+    std::vector<Parameter> list;
+    for (const Slot& slot : run_.gradients.slots) list.push_back({slot.name, slot.shape, slot.held});
+    run_.held = Parameters(std::move(list));
+  }
+
+  RunContext& run_;
+  StrategyHooks& strategy_;
+  PrecisionHooks& precision_;
+  TaskHooks& task_;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/data/batch.hpp>
+#include <dovetail/loop/state.hpp>
+#include <dovetail/loop/step_context.hpp>
+
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <type_traits>
+
+namespace dovetail {
+
+/// What the loop sees of a Task. Independent of the policies, so compiled once per Task.
+class TaskHooks {
+ public:
+  virtual ~TaskHooks() = default;
+  virtual std::shared_ptr<torch::nn::Module> build_model() = 0;
+  virtual OptimizerSet configure_optimizers(const Parameters& parameters) = 0;
+  virtual torch::Tensor training_step(const Batch& batch, StepContext& step) = 0;
+  virtual bool has_validation() const = 0;
+  virtual void validation_step(const Batch& batch, StepContext& step) = 0;
+};
+
+namespace detail {
+
+/// The model behind what configure_model returns: a shared_ptr, a unique_ptr or a ModuleHolder.
+template <class T>
+std::shared_ptr<T> as_shared(std::shared_ptr<T> model) { return model; }
+template <class T>
+std::shared_ptr<T> as_shared(std::unique_ptr<T> model) { return model; }
+template <class T>
+std::shared_ptr<T> as_shared(const torch::nn::ModuleHolder<T>& model) { return model.ptr(); }
+
+template <class Task>
+using ModelOf = typename decltype(as_shared(std::declval<Task&>().configure_model()))::element_type;
+
+}  // namespace detail
+
+template <class Task>
+class TaskAdapter final : public TaskHooks {
+ public:
+  using Model = detail::ModelOf<Task>;
+
+  explicit TaskAdapter(Task& task) : task_(task) {}
+
+  /// For evaluation of a model that exists.
+  TaskAdapter(Task& task, std::shared_ptr<Model> model) : task_(task), model_(std::move(model)) {}
+
+  const std::shared_ptr<Model>& model() const { return model_; }
+
+  std::shared_ptr<torch::nn::Module> build_model() override {
+    model_ = detail::as_shared(task_.configure_model());
+    if (!model_) throw Error(ExitCode::user_code, "configure_model returned no model: return a shared_ptr, a unique_ptr or a module holder that holds one.");
+    return model_;
+  }
+  OptimizerSet configure_optimizers(const Parameters& parameters) override {
+    if constexpr (requires { task_.configure_optimizers(parameters); })
+      return OptimizerSet(task_.configure_optimizers(parameters));
+    else
+      return {};  // a Task that is only evaluated
+  }
+  torch::Tensor training_step(const Batch& batch, StepContext& step) override {
+    if constexpr (requires { task_.training_step(*model_, batch, step); })
+      return task_.training_step(*model_, batch, step);
+    else
+      return {};
+  }
+  bool has_validation() const override { return validates; }
+  void validation_step(const Batch& batch, StepContext& step) override {
+    if constexpr (validates) task_.validation_step(*model_, batch, step);
+  }
+
+ private:
+  static constexpr bool validates =
+      requires(Task& task, Model& model, const Batch& batch, StepContext& step) { task.validation_step(model, batch, step); };
+
+  Task& task_;
+  std::shared_ptr<Model> model_;
+};
+
+}  // namespace dovetail

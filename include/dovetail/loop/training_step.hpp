@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/loop/agreement.hpp>
+#include <dovetail/loop/missing_gradients.hpp>
+#include <dovetail/loop/policy_hooks.hpp>
+#include <dovetail/loop/task_adapter.hpp>
+
+#include <cmath>
+
+namespace dovetail {
+
+/// One optimizer step of any pair: micro-batches are accumulated, then the window is finished in the one order
+///
+///   reduce -> one small collective -> clip -> optimizer -> masters to model -> scale -> schedule -> zero gradients.
+///
+/// A step with non-finite gradients (or an infinite loss, under a scaler) is skipped: it changes nothing but the scale. A
+/// loss that is NaN, or infinite without a scaler, stops the run on every rank.
+class TrainingStep {
+ public:
+  TrainingStep(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task, LoopState& state)
+      : run_(run), strategy_(strategy), precision_(precision), task_(task), state_(state), step_(sums_, true) {}
+
+  MetricSums& sums() { return sums_; }
+
+  /// Set-up is over: what does the step need to know of gradients?
+  void prepare() {
+    const auto& clip = run_.options.gradient_clip;
+    needs_norm_ = (clip && clip->kind == ClipOptions::Kind::norm) || run_.scaler.has_value();
+    if (needs_norm_) facts_.squared_norms.assign(run_.optimizers.size(), 0.0);
+    for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
+  }
+
+  /// One micro-batch of the window. At the window's end the step follows.
+  void micro_batch(const Batch& batch) {
+    if (takes_closure_)
+      kept_.push_back({batch.data.clone(), batch.target.clone(), batch.padding});
+    else
+      forward_backward(batch);
+    if (!run_.at_boundary()) return;
+    takes_closure_ ? step_with_closure() : finish_window();
+  }
+
+ private:
+  struct Forward final : GuardedCall {
+    Forward(TrainingStep& self, const Batch& batch) : self(self), batch(batch) {}
+    void operator()() override { loss = self.task_.training_step(batch, self.step_); }
+    TrainingStep& self;
+    const Batch& batch;
+    torch::Tensor loss;
+  };
+
+  void forward_backward(const Batch& batch) {
+    const int64_t samples = batch.samples();
+    strategy_.before_forward(run_);
+    precision_.before_forward(run_);
+    step_.begin(run_.epoch, run_.steps_taken, samples);
+    Forward forward(*this, batch);
+    precision_.forward(run_, forward);
+    torch::Tensor loss = std::move(forward.loss);
+    check(loss);
+
+    const double weight = step_.weight();
+    if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
+    const double factor = (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
+    // In fp32 at least: a scaled loss of a half format would overflow.
+    if (factor != 1.0) loss = loss.to(main_dtype_of(loss.scalar_type())) * factor;
+
+    strategy_.before_backward(run_);
+    precision_.before_backward(run_);
+    loss.backward();
+    precision_.after_backward(run_);
+    strategy_.after_backward(run_);
+  }
+
+  void note_loss(double loss, double weight) {
+    facts_.samples += weight;
+    facts_.loss += loss * weight;
+    if (std::isnan(loss)) facts_.nan_rank = run_.rank();
+    if (std::isinf(loss)) facts_.infinite_rank = run_.rank();
+  }
+
+  void check(const torch::Tensor& loss) const {
+    const auto refuse = [this](const std::string& what, const std::string& cure) {
+      throw Error(ExitCode::user_code, "training_step returned " + what + " at step " + std::to_string(run_.steps_taken) +
+                                           " on rank " + std::to_string(run_.rank()) + ": " + cure);
+    };
+    if (!loss.defined()) refuse("an undefined tensor", "return the loss, a tensor of one element.");
+    if (loss.numel() != 1) refuse("a tensor of " + std::to_string(loss.numel()) + " elements", "return one number, the mean over the batch.");
+    if (!loss.requires_grad()) refuse("a loss that depends on no parameter", "compute it from the model's output, without detach or NoGradGuard.");
+  }
+
+  /// Everything from the last backward to the decision: after it every rank knows the same facts.
+  void reduce_and_agree() {
+    strategy_.reduce(run_);
+    precision_.reduce(run_);
+    facts_.missing = double(run_.gradients.count_missing());
+    for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k) facts_.squared_norms[k] = run_.gradients.squared_norm(k);
+    agreement_.agree(run_, facts_);
+    stop_on_bad_loss();
+    if (facts_.missing > 0) missing_.hide(run_, agreement_);
+    state_.loss = facts_.loss / facts_.samples;
+  }
+
+  void stop_on_bad_loss() const {
+    const int rank = facts_.nan_rank >= 0 ? facts_.nan_rank : run_.scaler ? -1 : facts_.infinite_rank;
+    if (rank < 0) return;
+    throw Error(ExitCode::numeric, std::string("the loss is ") + (facts_.nan_rank >= 0 ? "NaN" : "infinite") + " at step " +
+                                       std::to_string(run_.steps_taken) + " (epoch " + std::to_string(run_.epoch) + ") on rank " +
+                                       std::to_string(rank) + ": lower the learning rate, clip gradients, or look at that batch.");
+  }
+
+  /// What main gradients have to be divided by, clipping apart.
+  double divisor() const {
+    const double scale = run_.scaler ? run_.scaler->scale() : 1.0;
+    return scale * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) * run_.gradients.sum_is_times;
+  }
+
+  /// Clips, and hands the optimizers' tensors what they read. Returns the divisor that is still to be applied.
+  double clip_and_cast() {
+    double rest = divisor();
+    const auto& clip = run_.options.gradient_clip;
+    if (needs_norm_) {
+      double squared = 0;
+      for (double norm : facts_.squared_norms)
+        if (std::isfinite(norm)) squared += norm;
+      state_.gradient_norm = std::sqrt(squared) / rest;
+      if (clip && clip->kind == ClipOptions::Kind::norm) rest /= clip_coefficient(state_.gradient_norm, clip->limit);
+    }
+    if (clip && clip->kind == ClipOptions::Kind::value) {
+      run_.gradients.for_each_flat([&](torch::Tensor& flat) {
+        if (rest != 1.0) flat.div_(rest);
+        flat.clamp_(-clip->limit, clip->limit);
+      });
+      rest = 1.0;
+    }
+    if (run_.gradients.needs_casts()) {
+      if (rest != 1.0) run_.gradients.for_each_flat([&](torch::Tensor& flat) { flat.div_(rest); });
+      run_.gradients.cast();
+      rest = 1.0;
+    }
+    return rest;
+  }
+
+  bool overflowed(std::size_t optimizer) const {
+    return needs_norm_ && !std::isfinite(facts_.squared_norms[optimizer]);
+  }
+
+  void finish_window() {
+    torch::NoGradGuard no_grad;
+    reduce_and_agree();
+    strategy_.before_step(run_);
+    precision_.before_step(run_);
+    const double rest = clip_and_cast();
+    bool any_taken = false, any_overflow = facts_.infinite_rank >= 0;
+    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) {
+      const bool skip = overflowed(k) || facts_.infinite_rank >= 0;
+      any_overflow |= skip;
+      if (skip) continue;
+      run_.optimizers[k].step(rest);
+      any_taken = true;
+    }
+    missing_.show(run_);
+    finish_step(any_taken, any_overflow);
+  }
+
+  /// Optimizers that evaluate the loss by themselves: each evaluation goes over the window's batches anew.
+  void step_with_closure() {
+    const auto evaluate = [this] {
+      torch::AutoGradMode grad(true);
+      missing_.show(run_);
+      run_.gradients.zero();
+      start_facts();
+      const int64_t last = run_.micro_batch;
+      for (std::size_t i = 0; i < kept_.size(); ++i) {
+        run_.micro_batch = int64_t(i);
+        forward_backward(kept_[i]);
+      }
+      run_.micro_batch = last;
+      torch::NoGradGuard no_grad;
+      reduce_and_agree();
+      const double rest = clip_and_cast();
+      if (rest != 1.0) run_.gradients.for_each_flat([&](torch::Tensor& flat) { flat.div_(rest); });
+      return torch::full({}, state_.loss, torch::kFloat64);
+    };
+    torch::NoGradGuard no_grad;
+    strategy_.before_step(run_);
+    precision_.before_step(run_);
+    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) run_.optimizers[k].base().step(evaluate);
+    missing_.show(run_);
+    kept_.clear();
+    finish_step(true, false);
+  }
+
+  void finish_step(bool taken, bool overflow) {
+    if (taken) {
+      ++run_.steps_taken;
+      precision_.after_step(run_);
+      strategy_.after_step(run_);
+      run_.optimizers.steps_taken(run_.steps_taken);
+    }
+    if (run_.scaler) update_scaler(overflow);
+    run_.gradients.zero();
+    ++run_.steps_attempted;
+    state_.step_skipped = overflow;
+    state_.samples += int64_t(facts_.samples);
+    start_facts();
+  }
+
+  void update_scaler(bool overflow) {
+    run_.scaler->update(overflow);
+    if (run_.scaler->skipped_at_smallest() >= 10)
+      throw Error(ExitCode::numeric, "gradients overflowed at 10 steps in a row with the smallest loss scale, the last at attempt " +
+                                         std::to_string(run_.steps_attempted) + ": the model diverges, or needs more range than fp16 has; use bf16-mixed.");
+  }
+
+  void start_facts() {
+    facts_.samples = facts_.loss = facts_.missing = 0;
+    facts_.nan_rank = facts_.infinite_rank = -1;
+  }
+
+  RunContext& run_;
+  StrategyHooks& strategy_;
+  PrecisionHooks& precision_;
+  TaskHooks& task_;
+  LoopState& state_;
+  MetricSums sums_;
+  StepContext step_;
+  StepFacts facts_;
+  Agreement agreement_;
+  MissingGradients missing_;
+  std::vector<Batch> kept_;  // of the window, where an optimizer evaluates the loss by itself
+  bool needs_norm_ = false, takes_closure_ = false;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ops/_fused_adagrad.h>
+
+#include <dovetail/core/traits.hpp>
+#include <dovetail/optim/fused.hpp>
+
+namespace dovetail {
+
+/// Options of Adagrad. The names and defaults are LibTorch's.
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;      ///< step t, counted from 0, has the learning rate lr / (1 + t * lr_decay)
+  double weight_decay = 0;  ///< added to the gradient, as an L2 penalty
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+  bool maximize = false;
+};
+
+/// Adagrad (Duchi, Hazan and Singer, JMLR 2011) over the fused kernel.
+class Adagrad final : public FusedOptimizer {
+ public:
+  using Options = AdagradOptions;
+  explicit Adagrad(const Parameters& parameters, Options options = {}) : Adagrad({{parameters, options}}) {}
+  explicit Adagrad(std::vector<ParameterGroup<Options>> groups)
+      : FusedOptimizer("Adagrad", detail::held(checked(std::move(groups))),
+                       std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+
+ protected:
+  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
+            const std::optional<torch::Tensor>& divisor) const override {
+    const Options& with = value(options);
+    at::_fused_adagrad_(bucket.params, bucket.grads, bucket.states[0], bucket.counters, with.lr, with.lr_decay,
+                        with.weight_decay, with.eps, with.maximize, divisor, detail::no_tensor());
+  }
+
+  std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const override {
+    return {{"sum", value(options).initial_accumulator_value}};
+  }
+
+  std::size_t state_count(const torch::optim::OptimizerOptions&) const override { return 1; }
+
+ private:
+  static const Options& value(const torch::optim::OptimizerOptions& options) {
+    return static_cast<const detail::HeldOptions<Options>&>(options).value;
+  }
+
+  static std::vector<ParameterGroup<Options>> checked(std::vector<ParameterGroup<Options>> groups) {
+    for (const auto& [parameters, with] : groups) {
+      detail::require_option(with.lr >= 0, "Adagrad", "lr must not be negative", with.lr);
+      detail::require_option(with.lr_decay >= 0, "Adagrad", "lr_decay must not be negative", with.lr_decay);
+      detail::require_option(with.weight_decay >= 0, "Adagrad", "weight_decay must not be negative", with.weight_decay);
+      detail::require_option(with.initial_accumulator_value >= 0, "Adagrad", "initial_accumulator_value must not be negative",
+                             with.initial_accumulator_value);
+      detail::require_option(with.eps >= 0, "Adagrad", "eps must not be negative", with.eps);
+    }
+    return groups;
+  }
+};
+
+template <>
+inline constexpr OptimizerTraits optimizer_traits<Adagrad>{.elementwise = true};
+
+}  // namespace dovetail

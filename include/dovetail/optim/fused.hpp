@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/optim/optimizer.h>
+#include <torch/utils.h>
+
+#include <dovetail/launch/error.hpp>
+#include <dovetail/optim/fused_bucket.hpp>
+#include <dovetail/optim/options.hpp>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace dovetail {
+
+/// The state of one parameter in an optimizer, for looking at it and for checkpoints. The tensors are views with the
+/// parameter's sizes and strides: writing to them changes the state.
+struct ParameterState {
+  std::vector<std::pair<std::string, torch::Tensor>> tensors;  ///< by LibTorch's names, "exp_avg" for one
+  int64_t steps = 0;                                           ///< taken with this parameter
+};
+
+/// An optimizer over LibTorch's fused kernels: AdamW, Adam, SGD, Adagrad. It is a torch::optim::Optimizer, so LibTorch's
+/// schedulers work on it; options are read at every step.
+///
+/// Parameters whose data and gradients are adjacent in storage are stepped as one tensor. What was found is kept from step to
+/// step: gradients that autograd makes anew are taken up without a search, views of a flat home are known by their identity.
+///
+/// A parameter without gradient is left alone and its step count stays, as in LibTorch. Parameters may be fp32, fp64, bf16 or
+/// fp16, their gradients likewise; state has the parameter's dtype.
+class FusedOptimizer : public torch::optim::Optimizer {
+ public:
+  /// As LibTorch's: evaluates the closure if there is one, steps, returns the closure's loss.
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    torch::Tensor loss;
+    if (closure) {
+      torch::AutoGradMode with_grad(true);
+      loss = closure();
+    }
+    step(1.0);
+    return loss;
+  }
+
+  /// Steps with every gradient divided by `divisor`, inside the kernel (no pass of its own) and written back. Throws
+  /// Error{user_code} for a parameter or gradient that the kernel would misread.
+  void step(double divisor) {
+    if (!bound_ || !refresh()) bind();
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (detail::Bucket& bucket : buckets_) {
+      bucket.count_step();
+      call(std::as_const(param_groups_)[bucket.group].options(), bucket, bucket.divisor_tensor(divisor));
+      bucket.release();
+    }
+  }
+
+  /// To be called when parameters were put in the groups or taken out, or when the layout of parameters or gradients changed:
+  /// the next step looks everything up anew. State goes on with its parameter.
+  void rebind() { bound_ = false; }
+
+  /// Puts `with` in the place of `held` in its group: a piece of it, or a master. Name and step count go on, and so does state
+  /// where the sizes are equal. Throws Error{user_code} if the optimizer does not hold `held`.
+  void replace(const torch::Tensor& held, const torch::Tensor& with) {
+    settle();
+    bound_ = false;
+    for (auto& group : param_groups_)
+      for (torch::Tensor& param : group.params())
+        if (param.is_same(held)) {
+          carry_over(held, with);
+          param = with;
+          return;
+        }
+    throw Error(ExitCode::user_code, std::string(name_) + " cannot replace a tensor of shape " + text(held.sizes()) +
+                                         " that it does not hold.");
+  }
+
+  /// The state of a parameter; empty before its first step.
+  ParameterState state_of(const torch::Tensor& param) {
+    settle();
+    ParameterState state;
+    const auto found = records_.find(param.unsafeGetTensorImpl());
+    if (found == records_.end()) return state;
+    state.steps = found->second.steps;
+    const auto specs = state_specs(std::as_const(param_groups_)[group_of(param)].options());
+    for (std::size_t k = 0; k < std::min(specs.size(), found->second.state.size()); ++k) {
+      const torch::Tensor& flat = found->second.state[k];
+      state.tensors.emplace_back(specs[k].name, flat.as_strided(param.sizes(), param.strides(), flat.storage_offset()));
+    }
+    return state;
+  }
+
+  /// "AdamW", for messages.
+  [[nodiscard]] std::string_view name() const { return name_; }
+
+  /// The name under which the optimizer was given a tensor; empty if it was not given by name.
+  [[nodiscard]] std::string name_of(const torch::Tensor& param) const {
+    const auto found = names_.find(param.unsafeGetTensorImpl());
+    return found == names_.end() ? std::string() : found->second;
+  }
+
+  /// How many tensors the kernels were given in the last step: 1 where everything merged.
+  [[nodiscard]] std::size_t runs() const {
+    std::size_t runs = 0;
+    for (const auto& bucket : buckets_) runs += bucket.params.size();
+    return runs;
+  }
+
+  /// How many kernel calls the last step took: one per group, dtype, device and step count.
+  [[nodiscard]] std::size_t calls() const { return buckets_.size(); }
+
+ protected:
+  FusedOptimizer(std::string_view name, std::vector<detail::HeldGroup> groups,
+                 std::unique_ptr<torch::optim::OptimizerOptions> defaults)
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::move(defaults)), name_(name) {
+    for (auto& group : groups) {
+      for (const Parameter& parameter : group.parameters) take(parameter);
+      param_groups_.emplace_back(group.parameters.tensors(), std::move(group.options));
+    }
+  }
+
+  /// Calls the kernel.
+  virtual void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
+                    const std::optional<torch::Tensor>& divisor) const = 0;
+
+  /// The state that these options need.
+  virtual std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const = 0;
+
+  /// How many state_specs would return, without making them: asked at every step.
+  virtual std::size_t state_count(const torch::optim::OptimizerOptions& options) const = 0;
+
+  /// Does an update depend on how many went before? If not, parameters of all step counts share a call.
+  virtual bool counts_steps() const { return true; }
+
+  /// Does the kernel treat a parameter's first step in another way?
+  virtual bool starts_apart() const { return false; }
+
+ private:
+  using Key = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex, int64_t, bool>;
+
+  static std::string text(torch::IntArrayRef sizes) {
+    std::ostringstream out;
+    out << sizes;
+    return out.str();
+  }
+
+  void take(const Parameter& parameter) {
+    const torch::Tensor& param = parameter.tensor;
+    if (!param.defined()) throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is undefined.");
+    if (!names_.emplace(param.unsafeGetTensorImpl(), parameter.name).second)
+      throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is in more than one group, or twice in one.");
+    check(param, 0, 0);
+    if (!param.is_leaf())
+      throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is the result of an operation; only leaves can be optimized.");
+  }
+
+  std::string called(const torch::Tensor& param, std::size_t group, std::size_t entry) const {
+    const std::string name = name_of(param);
+    std::string words = name.empty() ? "entry " + std::to_string(entry) + " of group " + std::to_string(group) : "'" + name + "'";
+    return words + " of shape " + text(param.sizes());
+  }
+
+  void check(const torch::Tensor& param, std::size_t group, std::size_t entry) const {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ExitCode::user_code, std::string(name_) + " cannot step parameter " + called(param, group, entry) + ": " + why);
+    };
+    if (param.layout() != torch::kStrided) refuse("it is not a dense tensor.");
+    if (!param.is_floating_point()) refuse("its dtype is " + std::string(c10::toString(param.scalar_type())) + ", not a floating one.");
+    if (!is_dense(param))
+      refuse("its strides " + text(param.strides()) + " share or skip memory, which the fused kernel would misread; make it contiguous first.");
+  }
+
+  void check_gradient(const torch::Tensor& param, const torch::Tensor& grad, std::size_t group, std::size_t entry) const {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ExitCode::user_code, std::string(name_) + " cannot step parameter " + called(param, group, entry) + ": " + why);
+    };
+    if (grad.layout() != torch::kStrided) refuse("its gradient is sparse.");
+    if (grad.sizes() != param.sizes()) refuse("its gradient has shape " + text(grad.sizes()) + ".");
+    if (grad.scalar_type() != param.scalar_type())
+      refuse("it is " + std::string(c10::toString(param.scalar_type())) + " and its gradient " + c10::toString(grad.scalar_type()) + ".");
+    if (grad.device() != param.device()) refuse("it is on " + param.device().str() + " and its gradient on " + grad.device().str() + ".");
+  }
+
+  std::size_t group_of(const torch::Tensor& param) const {
+    for (std::size_t g = 0; g < param_groups_.size(); ++g)
+      for (const torch::Tensor& held : param_groups_[g].params())
+        if (held.is_same(param)) return g;
+    return 0;
+  }
+
+  void carry_over(const torch::Tensor& from, const torch::Tensor& to) {
+    if (auto name = names_.extract(from.unsafeGetTensorImpl())) {
+      name.key() = to.unsafeGetTensorImpl();
+      names_.insert(std::move(name));
+    }
+    if (auto record = records_.extract(from.unsafeGetTensorImpl())) {
+      record.key() = to.unsafeGetTensorImpl();
+      record.mapped().param = to;
+      if (to.numel() != from.numel()) record.mapped().state.clear();
+      records_.insert(std::move(record));
+    }
+  }
+
+  void settle() {
+    for (auto& bucket : buckets_) bucket.settle();
+  }
+
+  bool refresh() {
+    if (held_ != count_held()) return false;
+    for (auto& bucket : buckets_)
+      if (bucket.states.size() != state_count(std::as_const(param_groups_)[bucket.group].options()) || !bucket.refresh())
+        return false;
+    for (const auto* idle : idle_)
+      if (detail::gradient_of(idle).defined()) return false;
+    return true;
+  }
+
+  std::size_t count_held() const {
+    std::size_t held = param_groups_.size();
+    for (const auto& group : param_groups_) held += group.params().size();
+    return held;
+  }
+
+  // The slow way: sorts parameters that have gradients into buckets and builds them.
+  void bind() {
+    torch::NoGradGuard no_grad;
+    settle();
+    buckets_.clear();
+    idle_.clear();
+    std::unordered_map<c10::TensorImpl*, detail::ParameterRecord> before;
+    before.swap(records_);
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) bind_group(g, before);
+    held_ = count_held();
+    bound_ = true;
+  }
+
+  void bind_group(std::size_t g, std::unordered_map<c10::TensorImpl*, detail::ParameterRecord>& before) {
+    const auto specs = state_specs(std::as_const(param_groups_)[g].options());
+    std::vector<std::pair<Key, detail::Bucket>> buckets;  // few, in the order of their first parameter
+    const auto& params = param_groups_[g].params();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const torch::Tensor& param = params[i];
+      if (param.numel() == 0) continue;
+      check(param, g, i);
+      if (auto known = before.extract(param.unsafeGetTensorImpl())) records_.insert(std::move(known));
+      auto& record = records_[param.unsafeGetTensorImpl()];
+      record.param = param;
+      const torch::Tensor& grad = detail::gradient_of(param.unsafeGetTensorImpl());
+      if (!grad.defined()) {
+        idle_.push_back(param.unsafeGetTensorImpl());
+        continue;
+      }
+      check_gradient(param, grad, g, i);
+      if (!record.state.empty() && record.state.front().numel() != param.numel()) record.state.clear();
+      const bool fresh = starts_apart() && record.state.empty();
+      const Key key{param.scalar_type(), param.device().type(), param.device().index(), counts_steps() ? record.steps : 0, fresh};
+      auto at = std::find_if(buckets.begin(), buckets.end(), [&](const auto& entry) { return entry.first == key; });
+      if (at == buckets.end()) at = buckets.insert(at, {key, detail::Bucket(g, fresh)});
+      at->second.add(record);
+    }
+    for (auto& [key, bucket] : buckets) {
+      bucket.build(specs);
+      buckets_.push_back(std::move(bucket));
+    }
+  }
+
+  std::string_view name_;
+  std::unordered_map<const c10::TensorImpl*, std::string> names_;
+  std::unordered_map<c10::TensorImpl*, detail::ParameterRecord> records_;  // nodes: buckets point to them
+  std::vector<detail::Bucket> buckets_;
+  std::vector<c10::TensorImpl*> idle_;  // without gradient when the runs were cut
+  std::size_t held_ = 0;
+  bool bound_ = false;
+};
+
+}  // namespace dovetail

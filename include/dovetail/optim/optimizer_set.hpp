@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/util/Type.h>
+
+#include <dovetail/core/traits.hpp>
+#include <dovetail/optim/fused.hpp>
+#include <dovetail/optim/libtorch_traits.hpp>
+#include <dovetail/optim/optimizer_types.hpp>
+#include <dovetail/optim/parameters.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace dovetail {
+
+/// One optimizer of a run: ours or LibTorch's, with its traits and its schedule.
+class OptimizerEntry {
+ public:
+  using Binder = std::function<std::unique_ptr<BoundSchedule>(torch::optim::Optimizer&)>;
+
+  OptimizerEntry(std::shared_ptr<torch::optim::Optimizer> optimizer, OptimizerTraits traits, Binder binder)
+      : optimizer_(std::move(optimizer)),
+        fused_(dynamic_cast<FusedOptimizer*>(optimizer_.get())),
+        traits_(traits),
+        binder_(std::move(binder)) {}
+
+  [[nodiscard]] torch::optim::Optimizer& base() const { return *optimizer_; }
+  /// The same object, if it is one of ours; else null.
+  [[nodiscard]] FusedOptimizer* fused() const { return fused_; }
+  [[nodiscard]] const OptimizerTraits& traits() const { return traits_; }
+  /// Null before bind_schedule, and without a schedule.
+  [[nodiscard]] BoundSchedule* schedule() const { return schedule_.get(); }
+  /// The optimizer's type, for messages: "dovetail::AdamW".
+  [[nodiscard]] std::string type() const {
+    const torch::optim::Optimizer& optimizer = *optimizer_;
+    return c10::demangle(typeid(optimizer).name());
+  }
+
+  /// Steps with gradients divided by `divisor`: in the kernel for ours, by a pass before for others.
+  void step(double divisor) {
+    if (fused_) return fused_->step(divisor);
+    if (divisor != 1) divide_gradients(divisor);
+    optimizer_->step();
+  }
+
+  /// Puts the schedule to work, with the learning rates that the groups have now.
+  void bind_schedule() {
+    if (binder_) schedule_ = binder_(*optimizer_);
+  }
+
+ private:
+  void divide_gradients(double divisor) {
+    torch::NoGradGuard no_grad;
+    for (auto& group : optimizer_->param_groups())
+      for (torch::Tensor& param : group.params())
+        if (param.grad().defined()) param.mutable_grad().div_(divisor);
+  }
+
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  FusedOptimizer* fused_;
+  OptimizerTraits traits_;
+  Binder binder_;
+  std::unique_ptr<BoundSchedule> schedule_;
+};
+
+/// All optimizers of a run, in the order in which configure_optimizers gave them.
+class OptimizerSet {
+ public:
+  OptimizerSet() = default;
+
+  /// From what configure_optimizers returned. Throws Error{user_code} for a null pointer.
+  template <class Result>
+  explicit OptimizerSet(Result result)
+    requires OptimizerResult<Result>
+  {
+    add(std::move(result), {});
+  }
+
+  auto begin() { return entries_.begin(); }
+  auto end() { return entries_.end(); }
+  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+  OptimizerEntry& operator[](std::size_t k) { return entries_[k]; }
+  const OptimizerEntry& operator[](std::size_t k) const { return entries_[k]; }
+
+  /// Steps all of them.
+  void step(double divisor = 1) {
+    for (OptimizerEntry& entry : entries_) entry.step(divisor);
+  }
+
+  /// Groups or the layout of tensors changed: ours look everything up anew.
+  void rebind() {
+    for (OptimizerEntry& entry : entries_)
+      if (entry.fused()) entry.fused()->rebind();
+  }
+
+  /// As Optimizer::zero_grad, for all of them.
+  void zero_grad(bool set_to_none = true) {
+    for (OptimizerEntry& entry : entries_) entry.base().zero_grad(set_to_none);
+  }
+
+  void bind_schedules() {
+    for (OptimizerEntry& entry : entries_) entry.bind_schedule();
+  }
+
+  /// To be called after each taken step with the number of steps taken so far, for schedules.
+  void steps_taken(int64_t steps) {
+    for (OptimizerEntry& entry : entries_)
+      if (entry.schedule()) entry.schedule()->steps_taken(steps);
+  }
+
+  /// To be called after each epoch with the number of epochs so far.
+  void epochs_ended(int64_t epochs) {
+    for (OptimizerEntry& entry : entries_)
+      if (entry.schedule()) entry.schedule()->epochs_ended(epochs);
+  }
+
+  /// To be called after each validation; `metric(name)` returns a pointer to the value, or null if nothing of that name was
+  /// logged. Throws Error{user_code} if a schedule monitors what is not there.
+  template <class Metric>
+  void validated(Metric&& metric) {
+    for (OptimizerEntry& entry : entries_) {
+      const std::string monitor = entry.schedule() ? entry.schedule()->monitor() : std::string();
+      if (monitor.empty()) continue;
+      const double* value = metric(monitor);
+      if (!value)
+        throw Error(ExitCode::user_code, "the schedule of " + entry.type() + " monitors '" + monitor +
+                                             "', which was not logged in validation; log it in validation_step or correct the name.");
+      entry.schedule()->observe(*value);
+    }
+  }
+
+  /// Refuses optimizers over nothing, over a tensor that is not among `parameters`, or two over the same tensor, by
+  /// Error{user_code}. "Made too early" is found here: tensors of before the model was cut are not among them.
+  void check_holds_only(const Parameters& parameters) const {
+    std::unordered_map<const c10::TensorImpl*, const Parameter*> known;
+    std::unordered_map<const c10::TensorImpl*, std::size_t> owner;
+    for (const Parameter& parameter : parameters) known.emplace(parameter.tensor.unsafeGetTensorImpl(), &parameter);
+    for (std::size_t k = 0; k < entries_.size(); ++k) check_entry(k, known, owner);
+  }
+
+ private:
+  void check_entry(std::size_t k, const std::unordered_map<const c10::TensorImpl*, const Parameter*>& known,
+                   std::unordered_map<const c10::TensorImpl*, std::size_t>& owner) const {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ExitCode::user_code, "optimizer " + std::to_string(k) + " (" + entries_[k].type() + ") " + why);
+    };
+    const auto& groups = std::as_const(entries_[k].base()).param_groups();
+    std::size_t held = 0;
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      for (std::size_t i = 0; i < groups[g].params().size(); ++i, ++held) {
+        const torch::Tensor& param = groups[g].params()[i];
+        if (!param.defined()) refuse("holds an undefined tensor as " + place(g, i) + ".");
+        const auto found = known.find(param.unsafeGetTensorImpl());
+        if (found == known.end())
+          refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " + shape(param) + ", " + place(g, i) +
+                 ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
+        const auto [other, first] = owner.emplace(param.unsafeGetTensorImpl(), k);
+        if (!first && other->second != k)
+          refuse("holds '" + found->second->name + "', which optimizer " + std::to_string(other->second) + " holds too.");
+        if (!first) refuse("holds '" + found->second->name + "' twice.");
+      }
+    if (held == 0) refuse("holds no parameters: nothing would be trained. Give it some of the Parameters that configure_optimizers gets.");
+  }
+
+  std::string named(std::size_t k, const torch::Tensor& param) const {
+    const std::string name = entries_[k].fused() ? entries_[k].fused()->name_of(param) : std::string();
+    return name.empty() ? name : "'" + name + "', ";
+  }
+
+  static std::string place(std::size_t group, std::size_t entry) {
+    return "entry " + std::to_string(entry) + " of group " + std::to_string(group);
+  }
+
+  static std::string shape(const torch::Tensor& tensor) {
+    std::ostringstream out;
+    out << tensor.sizes();
+    return out.str();
+  }
+
+  template <std::derived_from<torch::optim::Optimizer> Optimizer>
+  void add(Optimizer optimizer, OptimizerEntry::Binder binder) {
+    entries_.emplace_back(std::make_shared<Optimizer>(std::move(optimizer)), optimizer_traits<Optimizer>, std::move(binder));
+  }
+
+  template <class Optimizer>
+  void add(std::unique_ptr<Optimizer> optimizer, OptimizerEntry::Binder binder) {
+    add(std::shared_ptr<Optimizer>(std::move(optimizer)), std::move(binder));
+  }
+
+  template <class Optimizer>
+  void add(std::shared_ptr<Optimizer> optimizer, OptimizerEntry::Binder binder) {
+    if (!optimizer) throw Error(ExitCode::user_code, "configure_optimizers returned a null pointer; return an optimizer.");
+    entries_.emplace_back(std::move(optimizer), optimizer_traits<Optimizer>, std::move(binder));
+  }
+
+  template <class Optimizer, class Schedule>
+  void add(Scheduled<Optimizer, Schedule> with, const OptimizerEntry::Binder&) {
+    auto binder = [schedule = std::move(with.schedule), options = std::move(with.options)](torch::optim::Optimizer& optimizer) {
+      return detail::bind_schedule(optimizer, schedule, options);
+    };
+    add(std::move(with.optimizer), std::move(binder));
+  }
+
+  template <class... Each>
+  void add(std::tuple<Each...> each, const OptimizerEntry::Binder&) {
+    std::apply([this](auto&... one) { (add(std::move(one), OptimizerEntry::Binder{}), ...); }, each);
+  }
+
+  std::vector<OptimizerEntry> entries_;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <dovetail/launch/error.hpp>
+#include <dovetail/optim/parameters.hpp>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace dovetail {
+
+/// Parameters that are stepped with the same options.
+template <class Options>
+struct ParameterGroup {
+  Parameters parameters;
+  Options options{};
+};
+
+namespace detail {
+
+/// LibTorch's face of our options: holds the aggregate that users write with designated initializers, and gives LibTorch's
+/// schedulers the learning rate to read and set.
+template <class Options>
+class HeldOptions final : public torch::optim::OptimizerOptions {
+ public:
+  explicit HeldOptions(Options held) : value(std::move(held)) {}
+
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override { return std::make_unique<HeldOptions>(value); }
+  double get_lr() const override { return value.lr; }
+  void set_lr(const double lr) override { value.lr = lr; }
+
+  Options value;
+};
+
+/// A parameter group whose options are held for LibTorch.
+struct HeldGroup {
+  Parameters parameters;
+  std::unique_ptr<torch::optim::OptimizerOptions> options;
+};
+
+template <class Options>
+std::vector<HeldGroup> held(std::vector<ParameterGroup<Options>> groups) {
+  std::vector<HeldGroup> held;
+  for (auto& group : groups)
+    held.push_back({std::move(group.parameters), std::make_unique<HeldOptions<Options>>(group.options)});
+  return held;
+}
+
+/// Refuses an option that is out of its range, by name.
+inline void require_option(bool holds, std::string_view optimizer, std::string_view rule, double value) {
+  if (holds) return;
+  throw Error(ExitCode::user_code,
+              std::string(optimizer) + ": " + std::string(rule) + ", got " + std::to_string(value) + ".");
+}
+
+}  // namespace detail
+}  // namespace dovetail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ops/_fused_sgd.h>
+
+#include <dovetail/core/traits.hpp>
+#include <dovetail/optim/fused.hpp>
+
+namespace dovetail {
+
+/// Options of SGD. The names are LibTorch's; lr has PyTorch's default.
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;     ///< of the gradient's part in the momentum, from the second step on
+  double weight_decay = 0;  ///< added to the gradient, as an L2 penalty
+  bool nesterov = false;    ///< needs momentum, and no dampening
+  bool maximize = false;
+};
+
+/// Stochastic gradient descent with momentum, over the fused kernel. A parameter's momentum starts as its first gradient, as in
+/// LibTorch, also for a parameter that gets its first gradient later than others.
+class SGD final : public FusedOptimizer {
+ public:
+  using Options = SGDOptions;
+  explicit SGD(const Parameters& parameters, Options options = {}) : SGD({{parameters, options}}) {}
+  explicit SGD(std::vector<ParameterGroup<Options>> groups)
+      : FusedOptimizer("SGD", detail::held(checked(std::move(groups))), std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+
+ protected:
+  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
+            const std::optional<torch::Tensor>& divisor) const override {
+    const Options& with = value(options);
+    const at::TensorList momenta = with.momentum != 0 ? at::TensorList(bucket.states[0]) : at::TensorList();
+    at::_fused_sgd_(bucket.params, bucket.grads, momenta, with.weight_decay, with.momentum, with.lr, with.dampening,
+                    with.nesterov, with.maximize, bucket.fresh, divisor, detail::no_tensor());
+  }
+
+  std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const override {
+    if (value(options).momentum == 0) return {};
+    return {{"momentum_buffer"}};
+  }
+
+  std::size_t state_count(const torch::optim::OptimizerOptions& options) const override {
+    return value(options).momentum != 0;
+  }
+
+  bool counts_steps() const override { return false; }
+  bool starts_apart() const override { return true; }
+
+ private:
+  static const Options& value(const torch::optim::OptimizerOptions& options) {
+    return static_cast<const detail::HeldOptions<Options>&>(options).value;
+  }
+
+  static std::vector<ParameterGroup<Options>> checked(std::vector<ParameterGroup<Options>> groups) {
+    for (const auto& [parameters, with] : groups) {
+      detail::require_option(with.lr >= 0, "SGD", "lr must not be negative", with.lr);
+      detail::require_option(with.momentum >= 0, "SGD", "momentum must not be negative", with.momentum);
+      detail::require_option(with.weight_decay >= 0, "SGD", "weight_decay must not be negative", with.weight_decay);
+      detail::require_option(!with.nesterov || with.momentum > 0, "SGD", "nesterov needs momentum above 0", with.momentum);
+      detail::require_option(!with.nesterov || with.dampening == 0, "SGD", "nesterov needs dampening 0", with.dampening);
+    }
+    return groups;
+  }
+};
+
+template <>
+inline constexpr OptimizerTraits optimizer_traits<SGD>{.elementwise = true};
+
+}  // namespace dovetail

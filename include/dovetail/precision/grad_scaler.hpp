@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/precision/scaler_options.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace dovetail {
+
+/// The dynamic loss scale of fp16 training: constants and update rule of torch.amp.GradScaler, updated once per step.
+/// Powers of two, so that scaling changes no bit of a gradient that neither over- nor underflows. Numbers only: who scales,
+/// checks and skips is the step itself.
+class GradScaler {
+ public:
+  /// Below this a smaller scale cannot help: gradients overflow by themselves.
+  static constexpr double smallest_scale = 1.0 / 65536;
+  static constexpr double largest_scale = 0x1p126;  ///< finite in fp32
+
+  explicit GradScaler(ScalerOptions options = {}) : options_(options), scale_(options.init) {}
+
+  double scale() const { return scale_; }
+  int64_t steps_since_change() const { return tracker_; }               ///< torch's growth tracker
+  int64_t skipped_at_smallest() const { return skipped_at_smallest_; }  ///< in a row
+
+  /// After each step: backs off if some gradient overflowed (the same answer on every rank), else grows when due.
+  void update(bool overflow) {
+    if (overflow) {
+      skipped_at_smallest_ = scale_ <= smallest_scale ? skipped_at_smallest_ + 1 : 0;
+      scale_ = std::max(scale_ * options_.backoff, smallest_scale);
+      tracker_ = 0;
+      return;
+    }
+    skipped_at_smallest_ = 0;
+    if (++tracker_ >= options_.interval) {
+      scale_ = std::min(scale_ * options_.growth, largest_scale);
+      tracker_ = 0;
+    }
+  }
+
+ private:
+  ScalerOptions options_;
+  double scale_;
+  int64_t tracker_ = 0, skipped_at_smallest_ = 0;
+};
+
+}  // namespace dovetail

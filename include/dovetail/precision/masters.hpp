@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/optim/adjacent.hpp>
+#include <dovetail/run/context.hpp>
+
+#include <unordered_map>
+
+namespace dovetail {
+
+/// fp32 master weights beside a model of a low format. The optimizer steps the masters, the model gets them rounded.
+///
+/// They start from the weights as they were before the cast, so nothing is lost that the model once had. (Apex clones
+/// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces only.
+class Masters {
+ public:
+  /// Before the model is cast: remembers the weights.
+  void remember(RunContext& run) {
+    originals_.clear();
+    for (const Slot& slot : run.gradients.slots) originals_.push_back(slot.model.detach().clone());
+  }
+
+  /// Once optimizers exist and hold what is theirs: puts masters in the place of the low-format tensors.
+  void wrap(RunContext& run) {
+    torch::NoGradGuard no_grad;
+    std::unordered_map<c10::TensorImpl*, torch::Tensor> masters;
+    for (std::size_t i = 0; i < run.gradients.slots.size(); ++i) {
+      Slot& slot = run.gradients.slots[i];
+      if (slot.held.scalar_type() == torch::kFloat32 || slot.held.scalar_type() == torch::kFloat64) continue;
+      slot.stepped = piece_of(originals_[i], slot).to(torch::kFloat32).clone().requires_grad_(true);
+      masters.emplace(slot.held.unsafeGetTensorImpl(), slot.stepped);
+    }
+    originals_.clear();
+    for (std::size_t k = 0; k < run.optimizers.size(); ++k)
+      for (auto& group : run.optimizers[k].base().param_groups())
+        for (torch::Tensor& tensor : group.params())
+          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end()) tensor = found->second;
+    published_.clear();
+  }
+
+  /// After a taken step: rounds masters into what the model, or the strategy's piece of it, holds.
+  void publish(RunContext& run) {
+    torch::NoGradGuard no_grad;
+    if (published_.empty()) {
+      std::vector<torch::Tensor> from, to;
+      for (const Slot& slot : run.gradients.slots)
+        if (!slot.stepped.is_same(slot.held) && slot.held.numel() > 0) {
+          from.push_back(slot.stepped.detach());
+          to.push_back(slot.held.detach());
+        }
+      published_ = merge_adjacent(from, to);
+    }
+    for (const auto& run_of_masters : published_) run_of_masters.grad.copy_(run_of_masters.param);
+  }
+
+ private:
+  /// The elements of the original that this rank's `held` stands for.
+  static torch::Tensor piece_of(const torch::Tensor& original, const Slot& slot) {
+    if (slot.piece_begin < 0) return original;
+    return original.as_strided({slot.held.numel()}, {1}, original.storage_offset() + slot.piece_begin);
+  }
+
+  std::vector<torch::Tensor> originals_;
+  std::vector<Run> published_;  // param: masters, grad: what they are rounded into
+};
+
+}  // namespace dovetail

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/core/policy_base.hpp>
+#include <dovetail/core/traits.hpp>
+#include <string_view>
+
+namespace dovetail {
+
+/// Weights, activations and gradients in bf16: half the memory, and updates below 2^-9 of a weight are lost.
+/// `MasterWeights<BF16>` keeps them.
+struct BF16True final : PrecisionBase {
+  static constexpr std::string_view name = "bf16-true";
+  static constexpr PrecisionTraits traits{.compute = Format::bf16, .storage = Format::bf16, .accepts_closure = true};
+};
+
+/// Weights, activations and gradients in fp16, without a loss scaler: gradients below 6e-8 become zero and sums above
+/// 65504 become infinite, which is the user's own risk. `MasterWeights<FP16>` is the safe form.
+struct FP16True final : PrecisionBase {
+  static constexpr std::string_view name = "fp16-true";
+  static constexpr PrecisionTraits traits{.compute = Format::fp16, .storage = Format::fp16};
+};
+
+}  // namespace dovetail

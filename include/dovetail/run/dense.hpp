@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/run/context.hpp>
+#include <dovetail/shard/flat_home.hpp>
+
+#include <map>
+#include <unordered_set>
+
+namespace dovetail {
+
+/// The dtype in which gradients of parameters of dtype `stored` are accumulated, reduced and clipped.
+inline torch::ScalarType main_dtype_of(torch::ScalarType stored) {
+  return stored == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+}
+
+/// Makes one slot for each trainable parameter of the model, tied ones once, in the order of registration.
+inline void collect_slots(RunContext& run) {
+  std::unordered_set<c10::TensorImpl*> seen;
+  run.gradients.slots.clear();
+  for (const auto& item : run.module->named_parameters()) {
+    const torch::Tensor& tensor = item.value();
+    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    Slot slot;
+    slot.name = item.key();
+    slot.shape = tensor.sizes().vec();
+    slot.model = tensor;
+    run.gradients.slots.push_back(std::move(slot));
+  }
+}
+
+/// Lets the optimizer hold whole parameters. One of a low format gets an alias that shares its data: the parameter's own
+/// gradient is the fp32 accumulator, the alias's is what the optimizer reads.
+inline void hold_whole_parameters(RunContext& run) {
+  for (Slot& slot : run.gradients.slots) {
+    const bool low = main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
+    slot.held = low ? slot.model.detach().requires_grad_(true) : slot.model;
+    slot.stepped = slot.held;
+  }
+}
+
+namespace detail {
+
+/// Above this many elements autograd's own gradient is cheaper than adding into a view of a flat buffer.
+inline constexpr int64_t small_tensor = 1 << 16;
+
+/// Puts the slots of one dtype into a flat home: parameters in one buffer, gradients in another, in the same order.
+inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
+  if (slots.empty()) return;
+  std::vector<torch::Tensor> models;
+  for (Slot* slot : slots) models.push_back(slot->model);
+  const FlatLayout layout(numels_of(models), 1);
+  const auto options = models.front().options().requires_grad(false);
+  const torch::Tensor data = torch::empty({layout.size()}, options);
+  const torch::Tensor gradient = torch::zeros({layout.size()}, options.dtype(main_dtype_of(models.front().scalar_type())));
+  move_into(data, layout, models);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Slot& slot = *slots[i];
+    if (!slot.held.is_same(slot.model)) slot.held.set_data(alias_like(data, layout.offset(i), slot.model));
+    slot.main = slot.arrivals = alias_like(gradient, layout.offset(i), slot.model);
+    slot.model.mutable_grad() = slot.main;
+  }
+  run.gradients.buffers.push_back(gradient);
+}
+
+}  // namespace detail
+
+/// Gives whole parameters their main gradients where something is to be done with gradients before the step: reduced over
+/// ranks, clipped, checked for overflow, or accumulated in a higher format. Elsewhere autograd keeps its own.
+inline void attach_dense_gradients(RunContext& run) {
+  const bool reduced = run.world_size() > 1;
+  const bool handled = reduced || run.options.gradient_clip || run.scaler;
+  std::map<torch::ScalarType, std::vector<Slot*>> homes;
+  for (Slot& slot : run.gradients.slots) {
+    if (!slot.model.is_non_overlapping_and_dense())
+      throw Error(ExitCode::user_code, "parameter '" + slot.name + "' is not dense in memory (expanded, or a view with gaps): make it contiguous in configure_model.");
+    const torch::ScalarType dtype = slot.model.scalar_type();
+    const bool low = main_dtype_of(dtype) != dtype;
+    const bool small = slot.model.numel() <= detail::small_tensor;
+    if (low || reduced || (handled && small)) homes[dtype].push_back(&slot);
+  }
+  for (auto& [dtype, slots] : homes) detail::give_home(run, slots);
+}
+
+}  // namespace dovetail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/optim/adjacent.hpp>
+#include <dovetail/optim/clip.hpp>
+#include <dovetail/run/slot.hpp>
+
+#include <cmath>
+
+namespace dovetail {
+
+/// The main gradients of a run: what is accumulated is what is reduced, checked, clipped and stepped with.
+///
+/// They hold the sum over micro-batches (and, once reduced, over ranks) of the gradients of
+/// loss x n / n_nominal x loss_scale, in fp32 (fp64 for fp64 models). One divisor undoes all of it at the step.
+class MainGradients {
+ public:
+  std::vector<Slot> slots;
+  std::vector<torch::Tensor> buffers;  ///< what autograd adds into, zeroed after each step
+  bool parts = false;                  ///< each rank holds its part only, so squared norms add up over ranks
+  bool summed = false;                 ///< since the last step: do they hold the sum over ranks?
+  double sum_is_times = 1;             ///< they hold the sum times this (1 / ranks where the reduction averages)
+
+  /// To be called when slots, mains and the optimizers' choice are final: groups mains into few flat tensors.
+  void finish(std::size_t optimizers) {
+    flats_.assign(optimizers, {});
+    autograd_owned_.assign(optimizers, {});
+    casts_.clear();
+    for (std::size_t k = 0; k < optimizers; ++k) {
+      std::vector<torch::Tensor> mains, casts_from, casts_to;
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        Slot& slot = slots[i];
+        if (slot.optimizer != int(k) || slot.held.numel() == 0) continue;
+        if (!slot.main.defined()) {
+          autograd_owned_[k].push_back(i);
+          continue;
+        }
+        mains.push_back(slot.main);
+        if (slot.stepped.scalar_type() != slot.main.scalar_type()) {
+          casts_from.push_back(slot.main);
+          casts_to.push_back(slot.stepped.grad());
+        }
+      }
+      flats_[k] = merge_adjacent(mains);
+      for (auto& run : merge_adjacent(casts_from, casts_to)) casts_.push_back({run.param, run.grad});
+    }
+  }
+
+  /// Squared norm over what `optimizer` steps, accumulated in double: non-finite exactly if some gradient is.
+  double squared_norm(std::size_t optimizer) const {
+    double total = dovetail::squared_norm(flats_[optimizer]);
+    for (std::size_t i : autograd_owned_[optimizer])
+      if (const torch::Tensor& gradient = slots[i].held.grad(); gradient.defined())
+        total += dovetail::squared_norm(gradient);
+    return total;
+  }
+
+  /// Applies `visit` to every flat tensor of gradients that is to be stepped with, each element once.
+  template <class Visit>
+  void for_each_flat(Visit&& visit) {
+    for (std::size_t k = 0; k < flats_.size(); ++k) {
+      for (torch::Tensor& flat : flats_[k]) visit(flat);
+      for (std::size_t i : autograd_owned_[k])
+        if (torch::Tensor& gradient = slots[i].held.mutable_grad(); gradient.defined()) visit(gradient);
+    }
+  }
+
+  /// Must gradients be cast to a lower format before the optimizer may read them?
+  bool needs_casts() const { return !casts_.empty(); }
+
+  /// Casts main gradients to what the optimizer's tensors want. They must have been divided before.
+  void cast() {
+    for (auto& [main, gradient] : casts_) gradient.copy_(main);
+  }
+
+  /// After a step, taken or skipped.
+  void zero() {
+    for (torch::Tensor& buffer : buffers) buffer.zero_();
+    for (Slot& slot : slots)
+      if (!slot.main.defined()) slot.model.mutable_grad().reset();
+    summed = false;
+  }
+
+  /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not.
+  int64_t count_missing() {
+    int64_t missing = 0;
+    for (Slot& slot : slots) {
+      if (slot.arrivals.defined()) {
+        const uint32_t version = slot.arrivals.unsafeGetTensorImpl()->version_counter().current_version();
+        slot.arrived = version != slot.seen_version;
+        slot.seen_version = version;
+      } else if (!slot.main.defined()) {
+        slot.arrived = slot.model.grad().defined();
+      }  // else the strategy has noted it
+      missing += !slot.arrived;
+    }
+    return missing;
+  }
+
+ private:
+  std::vector<std::vector<torch::Tensor>> flats_;           // per optimizer
+  std::vector<std::vector<std::size_t>> autograd_owned_;    // per optimizer, indices of slots
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> casts_;  // main -> gradient of the optimizer's tensor
+};
+
+}  // namespace dovetail

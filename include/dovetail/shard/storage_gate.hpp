@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <string>
+
+namespace dovetail {
+
+/// A buffer whose memory exists only between open() and close(). Views of it, and what autograd saved of them, stay valid
+/// objects; reading one while the gate is closed throws an error with `text`, for every operator.
+class StorageGate {
+ public:
+  StorageGate() = default;
+  StorageGate(torch::Tensor buffer, std::string text)
+      : buffer_(std::move(buffer)), text_(std::move(text)), bytes_(buffer_.storage().nbytes()) {}
+
+  const torch::Tensor& buffer() const { return buffer_; }
+  bool is_open() const { return open_; }
+  std::size_t bytes() const { return bytes_; }  ///< while open
+
+  /// Allocates; the contents are undefined. Nothing happens where it is open.
+  void open() {
+    if (open_) return;
+    auto* storage = buffer_.storage().unsafeGetStorageImpl();
+    storage->clear_data_ptr_access_error_msg_();
+    storage->set_data_ptr_noswap(c10::GetAllocator(buffer_.device().type())->allocate(bytes_));
+    storage->set_nbytes(bytes_);
+    open_ = true;
+  }
+
+  /// Frees. Nothing happens where it is closed.
+  void close() {
+    if (!open_) return;
+    auto* storage = buffer_.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(c10::DataPtr(nullptr, buffer_.device()));
+    storage->set_nbytes(0);
+    // Without the text some operators crash on freed memory instead of throwing.
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(text_);
+    open_ = false;
+  }
+
+ private:
+  torch::Tensor buffer_;
+  std::string text_;
+  std::size_t bytes_ = 0;
+  bool open_ = true;
+};
+
+}  // namespace dovetail

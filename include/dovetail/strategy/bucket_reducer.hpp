@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/run/bind.hpp>
+#include <dovetail/run/dense.hpp>
+
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <type_traits>
+
+namespace dovetail {
+
+namespace detail {
+
+/// The newest LibTorch releases take more arguments; which ones is asked of the constructor, not of a version number.
+template <class Reducer = c10d::Reducer>
+std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& parameters, std::vector<std::vector<size_t>> buckets,
+                                      const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t first_bytes, int64_t bytes) {
+  std::vector<bool> sparse(parameters.size(), false);
+  const std::unordered_map<size_t, std::string> names;
+  if constexpr (std::is_constructible_v<Reducer, std::vector<torch::Tensor>, std::vector<std::vector<size_t>>,
+                                        c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<bool>, int64_t, bool, bool,
+                                        std::unordered_map<size_t, std::string>, int64_t, bool, bool, std::vector<int64_t>>)
+    return std::make_unique<Reducer>(parameters, buckets, group, sparse, bytes, /*find_unused_parameters=*/false,
+                                     /*gradient_as_bucket_view=*/true, names, first_bytes,
+                                     /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+                                     std::vector<int64_t>{});
+  else
+    return std::make_unique<Reducer>(parameters, buckets, group, sparse, bytes, /*find_unused_parameters=*/false,
+                                     /*gradient_as_bucket_view=*/true, names, first_bytes);
+}
+
+}  // namespace detail
+
+/// c10d::Reducer with bucket views as the flat home of gradients: they are reduced bucket by bucket while backward computes.
+///
+/// The Reducer divides by the number of ranks; the window's divisor takes that back. A parameter that got no gradient would
+/// leave the Reducer of one rank waiting for it and those of the others for the sum, so it is given zeros at the end of
+/// backward; that it was missing is noticed and judged where all pairs do it.
+class BucketReducer {
+ public:
+  BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb) : arrived_(run.gradients.slots.size(), 0) {
+    std::vector<torch::Tensor> parameters;
+    for (Slot& slot : run.gradients.slots) parameters.push_back(slot.model);
+    pack_in_backward_order(parameters);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      Slot& slot = run.gradients.slots[i];
+      slot.model.mutable_grad() = torch::zeros_like(slot.model.detach());
+      slot.main = slot.model.grad();
+      auto node = torch::autograd::impl::grad_accumulator(slot.model);
+      node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+          [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
+            arrived_[i] = this_micro_batch;
+            return outputs;
+          }));
+      accumulators_.push_back(std::move(node));  // the tensor holds it only weakly
+    }
+    const std::vector<size_t> limits{size_t(first_bucket_mb) << 20, size_t(bucket_mb) << 20};
+    auto [buckets, sizes] = c10d::compute_bucket_assignment_by_size(parameters, limits);
+    std::reverse(buckets.begin(), buckets.end());  // gradients arrive in reverse order
+    reducer_ = detail::make_reducer(parameters, std::move(buckets), run.comm.process_group(), int64_t(limits[0]), int64_t(limits[1]));
+    run.gradients.sum_is_times = 1.0 / run.world_size();
+  }
+
+  BucketReducer(const BucketReducer&) = delete;
+  BucketReducer& operator=(const BucketReducer&) = delete;
+  ~BucketReducer() { reducer_->remove_autograd_hooks(); }
+
+  void before_forward(RunContext& run) {
+    for (char& state : arrived_)
+      if (state == this_micro_batch) state = earlier_micro_batch;
+    if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
+    reducer_->prepare_for_forward();
+    reducer_->rebuild_buckets();  // does so once, after the first window, in the order in which gradients arrived
+  }
+
+  void before_backward(RunContext& run) {
+    if (run.at_boundary()) reducer_->prepare_for_backward({});
+  }
+
+  void after_backward(RunContext& run) {
+    if (!run.at_boundary()) return;
+    torch::autograd::variable_list missing, zeros;
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < arrived_.size(); ++i)
+      if (arrived_[i] != this_micro_batch) {
+        which.push_back(i);
+        missing.push_back(run.gradients.slots[i].model);
+        zeros.push_back(torch::zeros_like(run.gradients.slots[i].model.detach()));
+      }
+    if (missing.empty()) return;
+    const std::vector<char> before = arrived_;
+    torch::autograd::backward(missing, zeros);
+    for (std::size_t i : which) arrived_[i] = before[i];
+  }
+
+  /// After the last backward of a window: takes over the Reducer's buckets where they changed.
+  void finish_window(RunContext& run) {
+    bool moved = false;
+    for (std::size_t i = 0; i < arrived_.size(); ++i) {
+      Slot& slot = run.gradients.slots[i];
+      slot.arrived = arrived_[i] != never;
+      arrived_[i] = never;
+      if (slot.main.is_same(slot.model.grad())) continue;
+      slot.main = slot.model.grad();
+      moved = true;
+    }
+    if (moved) {
+      std::vector<torch::Tensor> mains;
+      for (const Slot& slot : run.gradients.slots) mains.push_back(slot.main);
+      run.gradients.buffers = merge_adjacent(mains);
+      run.gradients.finish(run.optimizers.size());
+      run.optimizers.rebind();
+    }
+    run.gradients.summed = true;
+  }
+
+ private:
+  static constexpr char never = 0, earlier_micro_batch = 1, this_micro_batch = 2;
+
+  /// Parameters in the order in which buckets will hold their gradients, so that the optimizer can step many at once.
+  static void pack_in_backward_order(std::vector<torch::Tensor> parameters) {
+    std::reverse(parameters.begin(), parameters.end());
+    std::map<torch::ScalarType, std::vector<torch::Tensor>> by_dtype;
+    for (auto& parameter : parameters) by_dtype[parameter.scalar_type()].push_back(parameter);
+    for (auto& [dtype, tensors] : by_dtype) {
+      const FlatLayout layout(numels_of(tensors), 1);
+      move_into(torch::empty({layout.size()}, tensors.front().options().requires_grad(false)), layout, tensors);
+    }
+  }
+
+  std::vector<char> arrived_;
+  std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> accumulators_;
+  std::unique_ptr<c10d::Reducer> reducer_;
+};
+
+}  // namespace dovetail

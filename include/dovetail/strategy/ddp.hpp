@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/core/policy_base.hpp>
+#include <dovetail/core/traits.hpp>
+#include <string_view>
+
+namespace dovetail {
+
+/// Data parallel: every rank holds the whole model and computes on its part of the batch; gradients are summed over
+/// ranks in buckets while backward still runs, so every rank takes the same step.
+struct DDP final : StrategyBase {
+  static constexpr std::string_view name = "ddp";
+  static constexpr StrategyTraits traits{.wraps_model = true, .accepts_closure = true};
+
+  struct Options {
+    int bucket_mb = 25;       ///< size of a bucket of gradients, MiB
+    int first_bucket_mb = 1;  ///< size of the bucket that is ready first, MiB: small, so that reduction starts early
+  };
+  Options options{};
+
+  DDP() = default;
+  explicit DDP(Options chosen) : options(chosen) {}
+};
+
+}  // namespace dovetail

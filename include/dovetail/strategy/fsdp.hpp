@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/core/policy_base.hpp>
+#include <dovetail/core/traits.hpp>
+#include <string_view>
+
+namespace dovetail {
+
+/// Fully sharded data parallel: parameters, gradients and optimizer state are cut over the ranks. Each `Unit` gathers
+/// its parameters before it computes and frees them afterwards. The optimizer may hold only this rank's shards, and
+/// those exist only once the model is wrapped: so it delays the optimizers' set-up.
+struct FSDP final : StrategyBase {
+  static constexpr std::string_view name = "fsdp";
+  static constexpr StrategyTraits traits{
+      .delays_optimizer_setup = true, .wraps_model = true, .shards = Shards::parameters, .cuts_tensors = true};
+
+  struct Options {
+    bool reshard_after_forward =
+        true;          ///< free a unit's parameters after its forward and gather them again in backward
+    int prefetch = 1;  ///< how many units are gathered ahead of the one that computes
+  };
+  Options options{};
+
+  FSDP() = default;
+  explicit FSDP(Options chosen) : options(chosen) {}
+};
+
+}  // namespace dovetail
