@@ -104,7 +104,7 @@ logged() {
 # Dies with what the last command's part of the log shows, else with `$1`.
 die_from_log() {
   local tail
-  tail=$(tac "$setup_log" | sed '/^\$ /q')
+  tail=$(sed -n 'H; /^\$ /h; ${x;p}' "$setup_log") # from the last command on
   if grep -qiE 'no space left|enough free space|disk quota' <<<"$tail"; then
     die "there is no space left on the disk: make room (LibTorch and a build take about 4 GB) and type $again again."
   elif grep -qiE 'could not resolve|temporary failure in name|failed to establish|connection (failed|refused|timed out)|network is unreachable|read timed out|max retries|could not connect|proxyerror|unable to connect' <<<"$tail"; then
@@ -115,10 +115,11 @@ die_from_log() {
 
 # The first of the comma-separated names that this system's archive has.
 pick_package() {
-  local name names
+  local name names candidate
   IFS=, read -r -a names <<<"$1"
   for name in "${names[@]}"; do
-    if LC_ALL=C apt-cache policy "$name" 2>/dev/null | grep -q 'Candidate: [^(]'; then
+    candidate=$(LC_ALL=C apt-cache policy "$name" 2>/dev/null | sed -n 's/^ *Candidate: *//p')
+    if [[ -n $candidate && $candidate != "(none)" ]]; then
       echo "$name"
       return 0
     fi
@@ -180,7 +181,7 @@ check_compiler() {
   # shellcheck disable=SC2086 # CXX may carry flags
   version=$($compiler -dumpversion 2>/dev/null) || version=0
   # shellcheck disable=SC2086
-  if $compiler --version 2>/dev/null | grep -q clang; then oldest=$clang_oldest; else oldest=$gcc_oldest; fi
+  if [[ $($compiler --version 2>/dev/null) == *clang* ]]; then oldest=$clang_oldest; else oldest=$gcc_oldest; fi
   ((${version%%.*} >= oldest)) ||
     die "the C++ compiler '$compiler' is version $version; Dovetail needs g++ $gcc_oldest or clang++ $clang_oldest, or newer: type CXX=g++-$gcc_oldest $again."
 }

@@ -3,7 +3,10 @@
 
 #include <boost/hana/for_each.hpp>
 
+#include <dovetail/core/describe.hpp>
+#include <dovetail/core/hook_report.hpp>
 #include <dovetail/core/report.hpp>
+#include <dovetail/default_observers.hpp>
 #include <dovetail/loop/check_options.hpp>
 #include <dovetail/loop/fit_loop.hpp>
 #include <dovetail/loop/set_up.hpp>
@@ -27,17 +30,24 @@ struct FitResult {
 
 namespace detail {
 
+/// Types of arguments of a Task's functions, which the torch-free reports cannot name.
+using TorchTypes = FitTypes<Parameters, Batch, StepContext, torch::Tensor>;
+
+template <class Task>
+using OptimizersOf = decltype(std::declval<Task&>().configure_optimizers(std::declval<const Parameters&>()));
+
 /// One fit, as far as it does not depend on the policies' types.
 class Fit {
  public:
   Fit(const TrainerOptions& options, const StrategyTraits& strategy_traits, const PrecisionTraits& precision_traits,
-      StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task, Observers& observers)
+      StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, Observers& observers,
+      bool optimizer_unscales_itself)
       : run_(options, strategy_traits, precision_traits),
         set_up_(run_, strategy, precision, task),
         loop_(run_, strategy, precision, task, observers),
         observers_(observers) {
     check_options(options);
-    StartRequest request;
+    StartRequest request{.optimizer_unscales_itself = optimizer_unscales_itself};
     if (options.gradient_clip)
       request.clip = options.gradient_clip->kind == ClipOptions::Kind::norm ? ClipKind::norm : ClipKind::value;
     if (const Verdict verdict = start_verdict(strategy_traits, precision_traits, request); !verdict)
@@ -54,8 +64,24 @@ class Fit {
     loop_.fit(*training, validation.get());
   }
 
-  RunContext& context() { return run_; }
+  /// Runs `body`; tells the observers of an exception before it goes on.
+  template <class Body>
+  void guarded(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+      observers_.report(loop_.state, std::current_exception());
+      throw;
+    }
+  }
+
   LoopState& state() { return loop_.state; }
+
+  template <class Model>
+  FitResult<Model> result(const std::shared_ptr<Model>& model) const {
+    const LoopState& state = loop_.state;
+    return {model, run_.steps_taken, run_.epoch, state.loss, state.validation, state.stop_reason(), run_.comm.counts()};
+  }
 
  private:
   RunContext run_;
@@ -86,28 +112,48 @@ class Trainer {
   /// @throws Error with the exit code that fits
   template <class Task, class Data, class... Given>
   auto fit(Task&& task, Data&& data, Given&&... observers) {
-    if constexpr (compatible<Strategy, Precision>) {
-      using TaskType = std::remove_cvref_t<Task>;
-      check_optimizers(optimizer_types_of<decltype(task.configure_optimizers(std::declval<const Parameters&>()))>{});
-      TaskAdapter<std::remove_reference_t<Task>> task_adapter(task);
-      DataAdapter<std::remove_reference_t<Data>> data_adapter(data);
-      Observers list = make_observers(options_, std::forward<Given>(observers)...);
-      StrategyAdapter<Strategy> strategy(strategy_);
-      PrecisionAdapter<Precision> precision(precision_);
-      detail::Fit fit(options_, Strategy::traits, Precision::traits, strategy, precision, task_adapter, list);
-      boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
-      fit.run(data_adapter);
-      return FitResult<detail::ModelOf<TaskType>>{task_adapter.model(), fit.context().steps_taken, fit.context().epoch, fit.state().loss,
-                                                  fit.state().validation, fit.state().stop_reason(), fit.context().comm.counts()};
+    using TaskType = std::remove_reference_t<Task>;
+    if constexpr (!compatible<Strategy, Precision>) {
+      return;  // the constructor has its error
+    } else if constexpr (!detail::fits_task<TaskType, detail::TorchTypes>) {
+      [[maybe_unused]] detail::TaskReport<TaskType, detail::TorchTypes> report;
+    } else if constexpr (!(detail::fits_callback<std::remove_cvref_t<Given>> && ...)) {
+      [[maybe_unused]] std::tuple<detail::CallbackReport<std::remove_cvref_t<Given>>...> reports;
+    } else {
+      return check_optimizers(task, data, optimizer_types_of<detail::OptimizersOf<TaskType>>{}, std::forward<Given>(observers)...);
     }
   }
 
   const TrainerOptions& options() const { return options_; }
 
  private:
+  /// The continuation that knows the optimizers' types.
+  template <class Task, class Data, class... Optimizers, class... Given>
+  auto check_optimizers(Task& task, Data& data, OptimizerTypes<Optimizers...>, Given&&... observers) {
+    if constexpr (!accepts<Strategy, Precision, Optimizers...>) {
+      [[maybe_unused]] detail::OptimizerReport<Strategy, Precision, Optimizers...> report;
+    } else {
+      TaskAdapter<Task> task_calls(task);
+      DataAdapter<Data> data_hooks(data);
+      Observers list = detail::observers_of(options_, current_ranks().rank, task, std::forward<Given>(observers)...);
+      return run(task_calls, data_hooks, list, unscales_itself<Optimizers...>);
+    }
+  }
+
   template <class... Optimizers>
-  static void check_optimizers(OptimizerTypes<Optimizers...>) {
-    [[maybe_unused]] detail::OptimizerReport<Strategy, Precision, Optimizers...> report;
+  static constexpr bool unscales_itself = (optimizer_traits<Optimizers>.unscales_itself || ...);
+
+  template <class Task>
+  auto run(TaskAdapter<Task>& task, DataHooks& data, Observers& observers, bool optimizer_unscales_itself) {
+    StrategyAdapter<Strategy> strategy(strategy_);
+    PrecisionAdapter<Precision> precision(precision_);
+    detail::Fit fit(options_, Strategy::traits, Precision::traits, strategy, precision, task, observers, optimizer_unscales_itself);
+    fit.guarded([&] {
+      fit.state().plan = describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size});
+      boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
+      fit.run(data);
+    });
+    return fit.result(task.model());
   }
 
   TrainerOptions options_;

@@ -20,7 +20,7 @@ LAYERS = [
     ["data", "checkpoint"],
     ["loop"],
     ["callback", "logger"],
-    ["trainer.hpp", "fabric.hpp", "registry.hpp"],
+    ["trainer.hpp", "fabric.hpp", "policies.hpp", "registry.hpp"],
     ["dovetail.hpp"],
     ["testing"],
 ]

@@ -16,7 +16,7 @@ fresh() {
   mkdir -p "$work/bin" "$work/root/cmake"
   cp "$repository/cmake/setup.sh" "$work/root/cmake/"
   local tool
-  for tool in bash env dirname sed grep awk df tac mkdir touch rm cp cat id flock; do
+  for tool in bash env dirname sed grep awk df mkdir touch rm cp cat id flock; do
     ln -s "$(command -v "$tool")" "$work/bin/$tool"
   done
   for tool in cmake ninja python3 clang++; do fake "$tool" 'exit 0'; done

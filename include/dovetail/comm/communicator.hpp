@@ -70,8 +70,7 @@ class Communicator {
   /// all_reduce, divided by the number of ranks. Floating point only.
   void all_reduce_mean(torch::Tensor tensor) {
     if (size() == 1) return;
-    if (!tensor.is_floating_point())
-      throw Error(ExitCode::user_code, "all_reduce_mean needs a floating-point tensor; a mean of integers is cut.");
+    if (!tensor.is_floating_point()) throw Error(ExitCode::user_code, "all_reduce_mean of integers would be cut.");
     all_reduce(tensor);
     const torch::NoGradGuard no_grad;
     tensor.div_(size());
@@ -178,9 +177,8 @@ inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, con
     return {};
   }
   count(Collective::all_gather, out);
-  return {state_, Collective::all_gather, state_->guarded(Collective::all_gather, [&] {
-            return detail::all_gather_flat(backend(), to, from);
-          })};
+  auto work = state_->guarded(Collective::all_gather, [&] { return detail::all_gather_flat(backend(), to, from); });
+  return {state_, Collective::all_gather, std::move(work)};
 }
 
 inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in) {
@@ -199,8 +197,7 @@ inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, cons
   auto rows = state_->scratch.take({size(), out.numel()}, dtype);
   count(Collective::reduce_scatter, in);
   torch::Tensor to = detail::byte_view(rows.values), from = detail::byte_view(in);
-  auto work = state_->guarded(Collective::reduce_scatter,
-                              [&] { return detail::all_to_all_flat(backend(), to, from); });
+  auto work = state_->guarded(Collective::reduce_scatter, [&] { return detail::all_to_all_flat(backend(), to, from); });
   return {state_, Collective::reduce_scatter, std::move(work), out, std::move(rows)};
 }
 
@@ -238,8 +235,7 @@ inline void Communicator::all_to_all(const torch::Tensor& out, const torch::Tens
 inline std::span<const double> Communicator::all_gather(std::span<const double> mine) {
   if (size() == 1 || mine.empty()) return mine;
   const auto k = static_cast<int64_t>(mine.size());
-  auto& from = state_->few_mine;
-  auto& to = state_->few_all;
+  auto &from = state_->few_mine, &to = state_->few_all;
   if (!from.defined() || from.numel() != k) {
     const c10::InferenceMode normal(false);
     from = torch::empty({k}, torch::kDouble);

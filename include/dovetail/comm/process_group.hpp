@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -38,10 +41,19 @@ struct ConnectedGroup {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+/// Gloo writes to sockets without MSG_NOSIGNAL: with the default action a rank whose peer is gone would be ended by SIGPIPE
+/// instead of getting an exception that says so. A handler of the user's own stays.
+inline void ignore_broken_pipes() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
 /// Connects all ranks; returns when every one of them is there.
 /// @throws Error(collective_timeout, peer_lost, arguments)
 [[nodiscard]] inline ConnectedGroup connect_gloo(const Ranks& ranks, const Timeouts& timeouts,
                                                  std::shared_ptr<CommunicationCounts> counts) {
+  ignore_broken_pipes();
   auto store = next_store(ranks, timeouts.setup);
   try {
     auto options = c10d::ProcessGroupGloo::Options::create(timeouts.setup);

@@ -34,8 +34,6 @@ constexpr bool misses_moment() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_training_start is not a hook. Use on_fit_start.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_training_begin; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_training_begin is not a hook. Use on_fit_start.");
-  } else if constexpr (present<T>(requires { &Probe<T>::on_fit_starts; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_fit_starts is not a hook. Use on_fit_start.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_fit_finish; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_fit_finish is not a hook. Use on_fit_end.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_train_end; })) {
@@ -44,8 +42,6 @@ constexpr bool misses_moment() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_train_finish is not a hook. Use on_fit_end.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_training_end; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_training_end is not a hook. Use on_fit_end.");
-  } else if constexpr (present<T>(requires { &Probe<T>::on_fit_ends; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_fit_ends is not a hook. Use on_fit_end.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_epoch_start; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_epoch_start is not a hook. Use on_train_epoch_start.");
   } else if constexpr (present<T>(requires { &Probe<T>::on_epoch_begin; })) {
@@ -216,14 +212,10 @@ constexpr bool misses_moment() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: fit_start is not a hook. Use on_fit_start.");
   } else if constexpr (instead_of<T, hook::on_fit_start>(requires { &Probe<T>::train_start; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: train_start is not a hook. Use on_fit_start.");
-  } else if constexpr (instead_of<T, hook::on_fit_start>(requires { &Probe<T>::on_start; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_start is not a hook. Use on_fit_start.");
   } else if constexpr (instead_of<T, hook::on_fit_end>(requires { &Probe<T>::fit_end; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: fit_end is not a hook. Use on_fit_end.");
   } else if constexpr (instead_of<T, hook::on_fit_end>(requires { &Probe<T>::train_end; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: train_end is not a hook. Use on_fit_end.");
-  } else if constexpr (instead_of<T, hook::on_fit_end>(requires { &Probe<T>::on_end; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: on_end is not a hook. Use on_fit_end.");
   } else if constexpr (instead_of<T, hook::on_train_epoch_start>(requires { &Probe<T>::train_epoch_start; })) {
     static_assert(has_only_hooks<T, reports>,
                   "dovetail-E022: train_epoch_start is not a hook. Use on_train_epoch_start.");

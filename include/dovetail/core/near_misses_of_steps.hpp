@@ -49,10 +49,6 @@ constexpr bool misses_step() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: train_step is not a hook. Use training_step.");
   } else if constexpr (instead_of<T, hook::training_step>(requires { &Probe<T>::training_steps; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: training_steps is not a hook. Use training_step.");
-  } else if constexpr (instead_of<T, hook::training_step>(requires { &Probe<T>::train_batch; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: train_batch is not a hook. Use training_step.");
-  } else if constexpr (instead_of<T, hook::training_step>(requires { &Probe<T>::training_batch; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: training_batch is not a hook. Use training_step.");
   } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::val_step; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: val_step is not a hook. Use validation_step.");
   } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::valid_step; })) {
@@ -61,8 +57,6 @@ constexpr bool misses_step() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: validate_step is not a hook. Use validation_step.");
   } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::validation_steps; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: validation_steps is not a hook. Use validation_step.");
-  } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::validation_batch; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: validation_batch is not a hook. Use validation_step.");
   } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::eval_step; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: eval_step is not a hook. Use validation_step.");
   } else if constexpr (instead_of<T, hook::validation_step>(requires { &Probe<T>::evaluation_step; })) {
@@ -73,14 +67,10 @@ constexpr bool misses_step() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: testing_step is not a hook. Use test_step.");
   } else if constexpr (instead_of<T, hook::test_step>(requires { &Probe<T>::test_steps; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: test_steps is not a hook. Use test_step.");
-  } else if constexpr (instead_of<T, hook::test_step>(requires { &Probe<T>::test_batch; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: test_batch is not a hook. Use test_step.");
   } else if constexpr (instead_of<T, hook::predict_step>(requires { &Probe<T>::prediction_step; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: prediction_step is not a hook. Use predict_step.");
   } else if constexpr (instead_of<T, hook::predict_step>(requires { &Probe<T>::predict_steps; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: predict_steps is not a hook. Use predict_step.");
-  } else if constexpr (instead_of<T, hook::predict_step>(requires { &Probe<T>::predict_batch; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: predict_batch is not a hook. Use predict_step.");
   } else {
     return false;
   }
@@ -104,8 +94,6 @@ constexpr bool misses_logger_hook() {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: log_hyperparameters is not a hook. Use log_options.");
   } else if constexpr (instead_of<T, hook::log_options>(requires { &Probe<T>::log_hparams; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: log_hparams is not a hook. Use log_options.");
-  } else if constexpr (instead_of<T, hook::log_options>(requires { &Probe<T>::log_config; })) {
-    static_assert(has_only_hooks<T, reports>, "dovetail-E022: log_config is not a hook. Use log_options.");
   } else if constexpr (instead_of<T, hook::finish>(requires { &Probe<T>::finalize; })) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: finalize is not a hook. Use finish.");
   } else if constexpr (instead_of<T, hook::finish>(requires { &Probe<T>::on_finish; })) {

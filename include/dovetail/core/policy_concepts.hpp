@@ -15,11 +15,19 @@ concept Named = requires {
   requires std::bool_constant<!std::string_view(T::name).empty()>::value;
 };
 
-/// Are the policy's traits a constant of this type?
+namespace detail {
+
+template <unsigned>
+struct Constant;
+
+}  // namespace detail
+
+/// Are the policy's traits a constant of this type? (Asked through a template argument: clang 14 takes an initializer
+/// that it has refused for a constant elsewhere.)
 template <class T, class Traits>
 concept HasTraits = requires {
   requires std::same_as<std::remove_cvref_t<decltype(T::traits)>, Traits>;
-  requires std::bool_constant<(T::traits.order.count <= 4)>::value;
+  typename detail::Constant<T::traits.order.count>;
 };
 
 /// The hooks of policies, by name.
@@ -49,29 +57,29 @@ namespace detail {
 
 template <class T>
 consteval PolicyHook find_uncallable_hook() {
-  if (!requires(T & t, RunContext & run) { t.environment(run); }) return PolicyHook::environment;
-  if (!requires(T & t, RunContext & run) { t.build_model(run); }) return PolicyHook::build_model;
-  if (!requires(T & t, RunContext & run) { t.place_model(run); }) return PolicyHook::place_model;
-  if (!requires(T & t, RunContext & run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
-  if (!requires(T & t, RunContext & run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
-  if (!requires(T & t, RunContext & run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
-  if (!requires(T & t, RunContext & run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
-  if (!requires(T & t, RunContext & run) { t.restore(run); }) return PolicyHook::restore;
-  if (!requires(T & t, RunContext & run) { t.before_forward(run); }) return PolicyHook::before_forward;
-  if (!requires(T & t, RunContext & run) { t.before_backward(run); }) return PolicyHook::before_backward;
-  if (!requires(T & t, RunContext & run) { t.after_backward(run); }) return PolicyHook::after_backward;
-  if (!requires(T & t, RunContext & run) { t.reduce(run); }) return PolicyHook::reduce;
-  if (!requires(T & t, RunContext & run) { t.before_step(run); }) return PolicyHook::before_step;
-  if (!requires(T & t, RunContext & run) { t.after_step(run); }) return PolicyHook::after_step;
-  if (!requires(T & t, RunContext & run) { t.teardown(run); }) return PolicyHook::teardown;
+  if (!requires(T& t, RunContext& run) { t.environment(run); }) return PolicyHook::environment;
+  if (!requires(T& t, RunContext& run) { t.build_model(run); }) return PolicyHook::build_model;
+  if (!requires(T& t, RunContext& run) { t.place_model(run); }) return PolicyHook::place_model;
+  if (!requires(T& t, RunContext& run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
+  if (!requires(T& t, RunContext& run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
+  if (!requires(T& t, RunContext& run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
+  if (!requires(T& t, RunContext& run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
+  if (!requires(T& t, RunContext& run) { t.restore(run); }) return PolicyHook::restore;
+  if (!requires(T& t, RunContext& run) { t.before_forward(run); }) return PolicyHook::before_forward;
+  if (!requires(T& t, RunContext& run) { t.before_backward(run); }) return PolicyHook::before_backward;
+  if (!requires(T& t, RunContext& run) { t.after_backward(run); }) return PolicyHook::after_backward;
+  if (!requires(T& t, RunContext& run) { t.reduce(run); }) return PolicyHook::reduce;
+  if (!requires(T& t, RunContext& run) { t.before_step(run); }) return PolicyHook::before_step;
+  if (!requires(T& t, RunContext& run) { t.after_step(run); }) return PolicyHook::after_step;
+  if (!requires(T& t, RunContext& run) { t.teardown(run); }) return PolicyHook::teardown;
   return PolicyHook::none;
 }
 
 template <class T>
 consteval PolicyHook find_uncallable_hook_of_precision() {
-  if (!requires(T & t, RunContext & run) { t.convert_model(run); }) return PolicyHook::convert_model;
-  if (!requires(T & t, RunContext & run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
-  if (!requires(T & t, RunContext & run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
+  if (!requires(T& t, RunContext& run) { t.convert_model(run); }) return PolicyHook::convert_model;
+  if (!requires(T& t, RunContext& run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
+  if (!requires(T& t, RunContext& run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
     return PolicyHook::forward_guard;
   return find_uncallable_hook<T>();
 }
@@ -81,9 +89,13 @@ consteval PolicyHook find_uncallable_hook_of_precision() {
 /// The first hook that cannot be called as the loop calls it; a hook of the right name with other arguments hides the
 /// empty one of the base.
 template <class T>
-inline constexpr PolicyHook uncallable_strategy_hook = detail::find_uncallable_hook<T>();
+inline constexpr PolicyHook uncallable_strategy_hook = PolicyHook::none;
+template <std::derived_from<StrategyBase> T>
+inline constexpr PolicyHook uncallable_strategy_hook<T> = detail::find_uncallable_hook<T>();
 template <class T>
-inline constexpr PolicyHook uncallable_precision_hook = detail::find_uncallable_hook_of_precision<T>();
+inline constexpr PolicyHook uncallable_precision_hook = PolicyHook::none;
+template <std::derived_from<PrecisionBase> T>
+inline constexpr PolicyHook uncallable_precision_hook<T> = detail::find_uncallable_hook_of_precision<T>();
 
 /// A policy that is a template says by `static constexpr bool arguments_fit` whether it takes its arguments.
 template <class T>

@@ -4,6 +4,7 @@
 // The rules come first and directly: the compiler prints the chain of includes above each report.
 #include <dovetail/core/fit_rules.hpp>
 #include <dovetail/core/pair_rules.hpp>
+#include <dovetail/core/place_rules.hpp>
 #include <dovetail/core/policy_rules.hpp>
 #include <dovetail/core/verdict.hpp>
 #include <type_traits>

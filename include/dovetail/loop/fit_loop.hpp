@@ -13,7 +13,7 @@ namespace dovetail {
 /// Epochs of training and validation, once set-up is done. The same code for every pair.
 class FitLoop {
  public:
-  FitLoop(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task, Observers& observers)
+  FitLoop(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, Observers& observers)
       : state(run), run_(run), strategy_(strategy), precision_(precision), task_(task), observers_(observers),
         step_(run, strategy, precision, task, state), validation_step_(validation_sums_, false) {}
 
@@ -128,7 +128,7 @@ class FitLoop {
   RunContext& run_;
   StrategyHooks& strategy_;
   PrecisionHooks& precision_;
-  TaskHooks& task_;
+  TaskCalls& task_;
   Observers& observers_;
   TrainingStep step_;
   MetricSums validation_sums_;

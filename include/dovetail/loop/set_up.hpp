@@ -24,7 +24,7 @@ inline uint64_t seed_of_rank(uint64_t seed, int rank) {
 /// not decided here: the trainer goes through setup_plan<Strategy, Precision>.
 class SetUp {
  public:
-  SetUp(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task)
+  SetUp(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task)
       : run_(run), strategy_(strategy), precision_(precision), task_(task) {}
 
   void stage(Stage stage) {
@@ -78,7 +78,7 @@ class SetUp {
   RunContext& run_;
   StrategyHooks& strategy_;
   PrecisionHooks& precision_;
-  TaskHooks& task_;
+  TaskCalls& task_;
 };
 
 }  // namespace dovetail

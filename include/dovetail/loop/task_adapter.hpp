@@ -13,9 +13,9 @@
 namespace dovetail {
 
 /// What the loop sees of a Task. Independent of the policies, so compiled once per Task.
-class TaskHooks {
+class TaskCalls {
  public:
-  virtual ~TaskHooks() = default;
+  virtual ~TaskCalls() = default;
   virtual std::shared_ptr<torch::nn::Module> build_model() = 0;
   virtual OptimizerSet configure_optimizers(const Parameters& parameters) = 0;
   virtual torch::Tensor training_step(const Batch& batch, StepContext& step) = 0;
@@ -39,7 +39,7 @@ using ModelOf = typename decltype(as_shared(std::declval<Task&>().configure_mode
 }  // namespace detail
 
 template <class Task>
-class TaskAdapter final : public TaskHooks {
+class TaskAdapter final : public TaskCalls {
  public:
   using Model = detail::ModelOf<Task>;
 

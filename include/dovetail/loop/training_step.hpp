@@ -18,7 +18,7 @@ namespace dovetail {
 /// loss that is NaN, or infinite without a scaler, stops the run on every rank.
 class TrainingStep {
  public:
-  TrainingStep(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskHooks& task, LoopState& state)
+  TrainingStep(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, LoopState& state)
       : run_(run), strategy_(strategy), precision_(precision), task_(task), state_(state), step_(sums_, true) {}
 
   MetricSums& sums() { return sums_; }
@@ -222,7 +222,7 @@ class TrainingStep {
   RunContext& run_;
   StrategyHooks& strategy_;
   PrecisionHooks& precision_;
-  TaskHooks& task_;
+  TaskCalls& task_;
   LoopState& state_;
   MetricSums sums_;
   StepContext step_;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/Dispatch.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
-#include <algorithm>
+#include <dovetail/optim/adjacent.hpp>
+
+#include <cmath>
+#include <cstdint>
 #include <vector>
 
 namespace dovetail {
@@ -30,7 +35,7 @@ inline double clip_coefficient(double norm, double limit) {
 
 namespace detail {
 
-// Plain loops: `lanes` independent sums, which compilers turn into vector code without being allowed to reorder.
+/// Squares are added up in double, in several sums that do not wait for one another.
 template <class Scalar>
 double squared_norm_loop(const Scalar* x, int64_t count) {
   constexpr int64_t lanes = 8;
@@ -38,19 +43,27 @@ double squared_norm_loop(const Scalar* x, int64_t count) {
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes)
     for (int64_t lane = 0; lane < lanes; ++lane) sums[lane] += double(x[i + lane]) * double(x[i + lane]);
+  for (; i < count; ++i) sums[0] += double(x[i]) * double(x[i]);
   double total = 0;
-  for (; i < count; ++i) total += double(x[i]) * double(x[i]);
   for (double sum : sums) total += sum;
   return total;
 }
 
-// Large tensors, other devices and low formats: LibTorch's kernel, row by row so that no fp32 sum is long.
+inline double squared_norm_on_cpu(const torch::Tensor& dense) {
+  return AT_DISPATCH_FLOATING_TYPES_AND2(torch::kBFloat16, torch::kHalf, dense.scalar_type(), "squared_norm", [&] {
+    return squared_norm_loop(dense.const_data_ptr<scalar_t>(), dense.numel());
+  });
+}
+
+/// By LibTorch's kernel, which knows wider vector instructions, threads and other devices. It adds in fp32, so it is given rows
+/// of a few thousand elements, and their norms are squared and added up in double. A row belongs to one thread: the number of
+/// threads changes nothing.
 inline double squared_norm_by_rows(const torch::Tensor& flat) {
   constexpr int64_t row = 4096;
   const int64_t whole = flat.numel() / row * row;
   const auto acc = flat.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
   const auto squared = [&](const torch::Tensor& rows) {
-    return torch::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, false, acc).to(torch::kFloat64).square().sum().item<double>();
+    return squared_norm_on_cpu(torch::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, false, acc).cpu());
   };
   double total = 0;
   if (whole > 0) total += squared(flat.narrow(0, 0, whole).view({-1, row}));
@@ -60,12 +73,21 @@ inline double squared_norm_by_rows(const torch::Tensor& flat) {
 
 }  // namespace detail
 
-/// Sum of the squares of all elements, accumulated in double. Infinite or NaN exactly if some element is infinite or NaN.
+/// Sum of the squares of all elements, accumulated in double. Not finite exactly if some element is not (in fp64: or its square
+/// overflows). Makes no temporary of the tensor's size, for tensors that are dense. The same bits for any number of threads.
 inline double squared_norm(const torch::Tensor& gradient) {
+  constexpr int64_t worth_a_kernel = 16384;
   torch::NoGradGuard no_grad;
-  return detail::squared_norm_by_rows(gradient.reshape({-1}));
+  if (!is_dense(gradient)) return squared_norm(gradient.contiguous());
+  if (gradient.is_cpu() && (gradient.numel() < worth_a_kernel || gradient.scalar_type() != torch::kFloat32))
+    return detail::squared_norm_on_cpu(gradient);
+  const torch::Tensor flat = detail::flat_view(gradient, gradient.numel());
+  if (!flat.is_cpu()) return detail::squared_norm_by_rows(flat);
+  const double total = detail::squared_norm_by_rows(flat);
+  return std::isfinite(total) ? total : detail::squared_norm_on_cpu(flat);  // a square of 1e20 is too large for fp32 only
 }
 
+/// The same over several tensors. For few, large ones: see merge_adjacent.
 inline double squared_norm(const std::vector<torch::Tensor>& flats) {
   double total = 0;
   for (const torch::Tensor& flat : flats) total += squared_norm(flat);

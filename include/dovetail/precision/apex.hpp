@@ -54,7 +54,7 @@ struct Apex final : PrecisionBase {
   Options options{};
 
   Apex() = default;
-  explicit Apex(Options chosen) : options(chosen) {}
+  constexpr explicit Apex(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

@@ -27,7 +27,7 @@ struct MasterWeights final : PrecisionBase {
   Options options{};
 
   MasterWeights() = default;
-  explicit MasterWeights(Options chosen) : options(chosen) {}
+  constexpr explicit MasterWeights(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

@@ -25,7 +25,7 @@ struct FP16Mixed final : PrecisionBase {
   Options options{};
 
   FP16Mixed() = default;
-  explicit FP16Mixed(Options chosen) : options(chosen) {}
+  constexpr explicit FP16Mixed(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

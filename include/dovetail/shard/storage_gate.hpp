@@ -34,8 +34,8 @@ class StorageGate {
     if (!open_) return;
     auto* storage = buffer_.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, buffer_.device()));
-    storage->set_nbytes(0);
-    // Without the text some operators crash on freed memory instead of throwing.
+    // Without the text some operators crash on freed memory instead of throwing. The size stays: an operator that takes a
+    // view first would find it too small and say so, and nothing of what is wrong.
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(text_);
     open_ = false;
   }

@@ -20,7 +20,7 @@ struct DDP final : StrategyBase {
   Options options{};
 
   DDP() = default;
-  explicit DDP(Options chosen) : options(chosen) {}
+  constexpr explicit DDP(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

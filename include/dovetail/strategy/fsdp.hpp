@@ -23,7 +23,7 @@ struct FSDP final : StrategyBase {
   Options options{};
 
   FSDP() = default;
-  explicit FSDP(Options chosen) : options(chosen) {}
+  constexpr explicit FSDP(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <dovetail/core/setup_graph.hpp>
+#include <string>
+#include <string_view>
+
+namespace dovetail {
+
+/// How many samples make a step.
+struct BatchPlan {
+  std::int64_t batch_size = 32;  ///< samples per rank and micro-batch
+  std::int64_t accumulate = 1;   ///< micro-batches per optimizer step
+  std::int64_t ranks = 1;
+
+  /// Samples per optimizer step, over all ranks.
+  constexpr std::int64_t global() const { return batch_size * accumulate * ranks; }
+};
+
+namespace detail {
+
+inline std::string_view words(Shards shards) {
+  switch (shards) {
+    case Shards::nothing:
+      return "every rank holds everything";
+    case Shards::optimizer_state:
+      return "optimizer state cut over ranks";
+    case Shards::gradients:
+      return "optimizer state and gradients cut over ranks";
+    case Shards::parameters:
+      return "parameters, gradients and optimizer state cut over ranks";
+  }
+  return {};
+}
+
+inline std::string_view words(Format format) {
+  switch (format) {
+    case Format::fp16:
+      return "fp16";
+    case Format::bf16:
+      return "bf16";
+    case Format::fp32:
+      return "fp32";
+    case Format::fp64:
+      return "fp64";
+  }
+  return {};
+}
+
+inline std::string_view words(Scaler scaler) {
+  switch (scaler) {
+    case Scaler::none:
+      return "no loss scaler";
+    case Scaler::local:
+      return "loss scaler on each rank";
+    case Scaler::collective:
+      return "loss scaler over all ranks";
+  }
+  return {};
+}
+
+inline std::string describe(std::string_view strategy_name, const StrategyTraits& strategy,
+                            std::string_view precision_name, const PrecisionTraits& precision, const SetupOrder& order,
+                            const BatchPlan& batch) {
+  std::string text;
+  const auto add = [&](auto... parts) { (text.append(parts), ...); };
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+
+  add("strategy   ", strategy_name, " (", words(strategy.shards), ")\n");
+  add("precision  ", precision_name, " (computes in ", words(precision.compute), ", keeps weights in ",
+      words(precision.storage), precision.wraps_optimizers ? ", wraps optimizers, " : ", ",
+      words(precision.scaler), ")\n");
+  add("set-up     ");
+  for (const Stage* stage = order.begin(); stage != order.end(); ++stage)
+    add(stage == order.begin() ? "" : " -> ", name_of(*stage));
+  add("\nbatch      ", number(batch.batch_size), " per rank x ", number(batch.accumulate), " accumulated x ",
+      number(batch.ranks), batch.ranks == 1 ? " rank = " : " ranks = ", number(batch.global()), " samples per step\n");
+  return text;
+}
+
+}  // namespace detail
+
+/// The plan of a compatible pair in words, from the same constants that run it: policies, order of set-up, and batch
+/// arithmetic. Four lines, each ending in a newline.
+template <class Strategy, class Precision>
+std::string describe(const BatchPlan& batch = {}) {
+  return detail::describe(Strategy::name, Strategy::traits, Precision::name, Precision::traits,
+                          setup_order<Strategy, Precision>, batch);
+}
+
+}  // namespace dovetail

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/comm/communicator.hpp>
+#include <dovetail/shard/flat_home.hpp>
+#include <dovetail/shard/storage_gate.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dovetail {
+
+/// Parameters of one unit that are stored in one dtype and gathered in one: one flat buffer, one collective.
+///
+/// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit needs
+/// them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of their
+/// gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
+class FlatSegment {
+ public:
+  /// @param tensors the module's own, dense, in the order in which they are to lie
+  /// @param gathered dtype of the module's tensors from now on
+  /// @param shard, main this rank's part, of layout.part_size() elements, zero
+  FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered, torch::Tensor shard,
+              torch::Tensor main, const std::string& whose)
+      : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
+    torch::NoGradGuard no_grad;
+    const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
+    const torch::Tensor gradient = torch::empty({layout_.size()}, main_.options());
+    full_part_ = full.narrow(0, rank * layout_.part_size(), layout_.part_size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      torch::Tensor& tensor = tensors_[i];
+      const Piece piece = layout_.piece(i, rank);
+      const torch::Tensor data = tensor.variable_data();
+      shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
+      tensor.mutable_grad().reset();
+      tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
+      tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
+    }
+    full_ = StorageGate(full, "dovetail: " + whose + " are read while FSDP has freed them. They exist only while their unit runs: "
+                              "call it through its holder, forward() or call(), not through its members.");
+    gradient_ = StorageGate(gradient, "dovetail: gradients of " + whose + " are read after FSDP has sent them to their owners; "
+                                      "what is left of them is with the optimizer's tensors.");
+    full_.close();
+    gradient_.close();
+  }
+
+  const FlatLayout& layout() const { return layout_; }
+  const torch::Tensor& shard() const { return shard_; }
+  const torch::Tensor& main() const { return main_; }
+  std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
+  std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
+
+  /// Casts this rank's part into its place and starts to gather the others' around it.
+  Pending gather(Communicator& comm) {
+    torch::NoGradGuard no_grad;
+    full_.open();
+    full_part_.copy_(shard_);
+    return comm.all_gather_into_async(full_.buffer(), full_part_);
+  }
+  void release() { full_.close(); }
+
+  /// Zero through the buffer itself: the views that autograd adds into do not count it as a gradient that arrived.
+  void open_gradient() {
+    if (gradient_.is_open()) return;
+    torch::NoGradGuard no_grad;
+    gradient_.open();
+    gradient_.buffer().zero_();
+  }
+  void close_gradient() { gradient_.close(); }
+
+  /// Sums the gradients over ranks into `main`, or adds the sum to it.
+  void reduce(Communicator& comm, bool adds) {
+    torch::NoGradGuard no_grad;
+    open_gradient();
+    if (!adds) {
+      comm.reduce_scatter(main_, gradient_.buffer());
+    } else if (comm.size() == 1) {
+      main_.add_(gradient_.buffer());
+    } else {
+      const torch::Tensor more = torch::empty_like(main_);
+      comm.reduce_scatter(more, gradient_.buffer());
+      main_.add_(more);
+    }
+    gradient_.close();
+  }
+
+  /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without gradient.
+  void restore(Communicator& comm) {
+    torch::NoGradGuard no_grad;
+    const torch::Tensor whole = torch::empty({layout_.size()}, shard_.options());
+    comm.all_gather_into(whole, shard_);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      torch::Tensor& tensor = tensors_[i];
+      const torch::Tensor data = torch::empty_strided(tensor.sizes(), tensor.strides(), shard_.options());
+      data.copy_(view_like(whole, layout_.offset(i), data));
+      tensor.mutable_grad().reset();
+      tensor.set_data(data);
+    }
+  }
+
+ private:
+  std::vector<torch::Tensor> tensors_;
+  FlatLayout layout_;
+  torch::Tensor shard_, main_;
+  StorageGate full_, gradient_;
+  torch::Tensor full_part_;  // this rank's place in full
+};
+
+/// The storage of one unit: a segment for each pair of dtypes that its parameters have.
+class FlatUnit {
+ public:
+  FlatUnit() = default;
+  explicit FlatUnit(std::string name) : name_(std::move(name)) {}
+
+  /// The path of the module; empty for the root unit.
+  const std::string& name() const { return name_; }
+  std::vector<FlatSegment>& segments() { return segments_; }
+  const std::vector<FlatSegment>& segments() const { return segments_; }
+
+  void start_gather(Communicator& comm) {
+    for (FlatSegment& segment : segments_) pending_.push_back(segment.gather(comm));
+  }
+  void finish_gather() {
+    for (Pending& pending : pending_) pending.wait();
+    pending_.clear();
+  }
+  void release() {
+    for (FlatSegment& segment : segments_) segment.release();
+  }
+  void open_gradients() {
+    for (FlatSegment& segment : segments_) segment.open_gradient();
+  }
+  void close_gradients() {
+    for (FlatSegment& segment : segments_) segment.close_gradient();
+  }
+  void reduce(Communicator& comm, bool adds) {
+    for (FlatSegment& segment : segments_) segment.reduce(comm, adds);
+    has_main_ = true;
+  }
+
+  /// The unit takes no part in this window: what is left of an earlier one must not be stepped with.
+  void forget_main() {
+    if (!std::exchange(has_main_, false)) return;
+    torch::NoGradGuard no_grad;
+    for (FlatSegment& segment : segments_) torch::Tensor(segment.main()).zero_();
+  }
+
+ private:
+  std::string name_;
+  std::vector<FlatSegment> segments_;
+  std::vector<Pending> pending_;
+  bool has_main_ = false;
+};
+
+}  // namespace dovetail

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharded cuts tensors too.
+// expect: dovetail-E006
+// forbid: no member named
+// forbid: no matching function
+// forbid: constraints not satisfied
+// max-lines: 14
+#include "stand_in.hpp"
+
+#ifdef DOVETAIL_BROKEN
+int main() {
+  dt::Trainer<dt::Sharded<1>, dt::FP32>{}.fit(dt::SomeTask<dt::SomeMuon>{});
+}
+#else
+int main() {
+  dt::Trainer<dt::Sharded<1>, dt::FP32>{}.fit(dt::SomeTask<dt::SomeAdamW>{});
+}
+#endif

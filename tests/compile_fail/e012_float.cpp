@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same with a type of C++.
+// expect: dovetail-E012: a number format is not a Precision
+// forbid: no member named
+// forbid: no matching function
+// forbid: constraints not satisfied
+// max-lines: 14
+#include "stand_in.hpp"
+
+#ifdef DOVETAIL_BROKEN
+int main() {
+  dt::Trainer<dt::DDP, float>{}.fit(dt::SomeTask<>{});
+}
+#else
+int main() {
+  dt::Trainer<dt::DDP, dt::FP32>{}.fit(dt::SomeTask<>{});
+}
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A hook with other arguments hides the empty one of the base.
+// expect: dovetail-E012: a hook of the Strategy cannot be called
+// forbid: no member named
+// forbid: no matching function
+// forbid: constraints not satisfied
+// max-lines: 14
+#include "stand_in.hpp"
+
+struct Right final : dt::StrategyBase {
+  static constexpr std::string_view name = "right";
+  static constexpr dt::StrategyTraits traits{};
+  void after_step(dt::StrategyContext&) {}
+};
+struct Wrong final : dt::StrategyBase {
+  static constexpr std::string_view name = "wrong";
+  static constexpr dt::StrategyTraits traits{};
+  void after_step() {}
+};
+
+#ifdef DOVETAIL_BROKEN
+int main() {
+  dt::Trainer<Wrong, dt::FP32>{}.fit(dt::SomeTask<>{});
+}
+#else
+int main() {
+  dt::Trainer<Right, dt::FP32>{}.fit(dt::SomeTask<>{});
+}
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model by value would be trained as a copy.
+// expect: dovetail-E023
+// forbid: no member named
+// forbid: no matching function
+// forbid: constraints not satisfied
+// max-lines: 14
+#include "stand_in.hpp"
+
+struct Whole {
+  auto configure_model() const { return std::make_shared<dt::Net>(); }
+  auto configure_optimizers(const dt::Parameters&) const { return dt::SomeAdamW{}; }
+  dt::Tensor training_step(dt::Net&, const dt::Batch&, dt::StepContext&) const { return {}; }
+};
+struct Value {
+  auto configure_model() const { return dt::Net{}; }
+  auto configure_optimizers(const dt::Parameters&) const { return dt::SomeAdamW{}; }
+  dt::Tensor training_step(dt::Net&, const dt::Batch&, dt::StepContext&) const { return {}; }
+};
+
+#ifdef DOVETAIL_BROKEN
+int main() {
+  dt::Trainer<dt::DDP, dt::FP32>{}.fit(Value{});
+}
+#else
+int main() {
+  dt::Trainer<dt::DDP, dt::FP32>{}.fit(Whole{});
+}
+#endif

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every pair of the registry, on 1, 2 and 3 ranks (and 4 with DOVETAIL_LONG), against one device and against the same ranks
+// emulated in one process; the same run twice; loss scales; dropout. One group of processes per number of ranks runs all cases.
+#include <dovetail/launch/launch.hpp>
+
+#include "parity/cases.hpp"
+#include "parity/repeats.hpp"
+#include "support/run_self.hpp"
+
+namespace {
+
+using namespace parity;
+
+int run_rank() {
+  torch::set_num_threads(1);
+  auto comm = dt::Communicator::connect(dt::current_ranks());
+  Report report(comm);
+  References references(comm, report);
+  std::vector<PairRow> rows = built_in_rows();
+  std::erase_if(rows, [&](const PairRow& row) { return comm.size() > 1 && row.strategy == "single"; });
+
+  std::set<std::string> precisions, strategies;
+  for (const PairRow& row : rows) {
+    precisions.insert(row.precision);
+    strategies.insert(row.strategy);
+  }
+  const auto settings = parity_settings();
+  std::size_t runs = 0;
+  for (const std::string& precision : precisions) {
+    std::vector<Ran> all;
+    for (const PairRow& row : rows)
+      if (row.precision == precision && row.strategy_traits.exact)
+        for (const Setting& setting : settings) all.push_back({&row, setting, row.fit(setting, 1).front()});
+    compare_ranks(comm, all, report);
+    for (const Ran& ran : all) references.compare(ran);
+    runs += all.size();
+  }
+  check_repeats(comm, rows, report);
+  check_scales(comm, rows, report);
+
+  if (comm.rank() == 0) {
+    std::cout << comm.size() << (comm.size() == 1 ? " rank: " : " ranks: ") << rows.size() << " pairs (";
+    for (const auto& strategy : strategies) std::cout << (strategy == *strategies.begin() ? "" : ", ") << strategy;
+    std::cout << ") x " << settings.size() << " settings = " << runs << " runs of 10 steps\n";
+  }
+  const int64_t failures = report.print();
+  if (comm.rank() == 0) std::cout << comm.size() << (comm.size() == 1 ? " rank: " : " ranks: ") << failures << " wrong\n" << std::flush;
+  comm.barrier();
+  return failures == 0 ? 0 : 1;
+}
+
+int start_groups() {
+  std::vector<int> sizes{1, 2, 3};
+  if (std::getenv("DOVETAIL_LONG")) sizes.push_back(4);
+  support::Checks check;
+  for (int size : sizes) {
+    const support::Ended run = support::run_self({"--ranks", std::to_string(size), "run"}, {}, 800);
+    std::cout << run.output;
+    check.ended(run, 0, std::to_string(size) + (size == 1 ? " rank" : " ranks"));
+  }
+  return check.summary();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const dovetail::Launch launch(argc, argv);
+  return argc > 1 && std::string(argv[1]) == "run" ? run_rank() : start_groups();
+}

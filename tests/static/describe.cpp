@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The plan in words, from the same constants that run it.
+#include "check.hpp"
+
+#include <algorithm>
+#include <dovetail/core/describe.hpp>
+#include <dovetail/registry.hpp>
+#include <string>
+
+using namespace dovetail;
+
+namespace {
+
+static_assert(BatchPlan{.batch_size = 8, .accumulate = 2, .ranks = 3}.global() == 48);
+
+template <class S, class P>
+void one_pair() {
+  if constexpr (compatible<S, P>) {
+    const std::string text = describe<S, P>({.batch_size = 5, .accumulate = 3, .ranks = 2});
+    check::contains(text, S::name);
+    check::contains(text, P::name);
+    check::contains(text, "5 per rank x 3 accumulated x 2 ranks = 30 samples per step\n");
+    std::string order;
+    hana::for_each(setup_plan<S, P>,
+                   [&](auto stage) { order.append(order.empty() ? "" : " -> ").append(name_of(stage())); });
+    check::contains(text, "set-up     " + order + "\n");
+    check::that(std::count(text.begin(), text.end(), '\n') == 4, "four lines");
+  }
+}
+
+template <class... Pairs>
+void every_pair(PairList<Pairs...>) {
+  (one_pair<typename Pairs::Strategy, typename Pairs::Precision>(), ...);
+}
+
+}  // namespace
+
+int main() {
+  every_pair(BuiltInPairs{});
+  check::that(describe<DDP, Apex<O2>>({.batch_size = 32, .accumulate = 1, .ranks = 1}) ==
+                  "strategy   ddp (every rank holds everything)\n"
+                  "precision  apex-o2 (computes in fp16, keeps weights in fp16, wraps optimizers, loss scaler on each "
+                  "rank)\n"
+                  "set-up     environment -> build_model -> convert_model -> place_model -> make_optimizers -> "
+                  "wrap_optimizers -> wrap_model -> bind_schedulers -> restore\n"
+                  "batch      32 per rank x 1 accumulated x 1 rank = 32 samples per step\n",
+              "the whole text of DDP with Apex O2");
+  std::puts("the plan of 48 pairs in words");
+  return check::summary("describe");
+}
