@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many times faster dovetail::AdamW is than torch::optim::AdamW, both in one process, one thread, steps interleaved.
-// Printed: the median of the ratios of neighbouring steps, with the middle half of them.
+// How many times faster dovetail::AdamW is than torch::optim::AdamW, both in one process, one thread, steps
+// interleaved. Printed: the median of the ratios of neighbouring steps, with the middle half of them.
 
 #include <dovetail/optim/adamw.hpp>
 
@@ -66,7 +66,12 @@ void compare(const char* what, Model model, double wanted, int repeats) {
   std::vector<double> ratios;
   for (int i = 0; i < repeats; ++i) {
     double own = 0, other = 0;
-    const auto run_ours = [&] { own = seconds([&] { for (int s = 0; s < steps; ++s) ours.step(); }) / steps; };
+    const auto run_ours = [&] {
+      own = seconds([&] {
+              for (int s = 0; s < steps; ++s) ours.step();
+            }) /
+            steps;
+    };
     if (i % 2) run_ours();
     other = seconds([&] { peer.step(); });
     if (i % 2 == 0) run_ours();

@@ -4,6 +4,7 @@
 #include <dovetail/callback/model_summary.hpp>
 #include <dovetail/callback/progress_bar.hpp>
 #include <dovetail/core/hook_report.hpp>
+#include <dovetail/logger/run_files.hpp>
 #include <dovetail/loop/observer.hpp>
 #include <dovetail/run/options.hpp>
 
@@ -18,6 +19,7 @@ Observers observers_of(const TrainerOptions& options, int rank, Task& task, Give
     list.add(ModelSummary{});
     list.add(ProgressBar{});
   }
+  if (!options.run_directory.empty()) list.add(RunFiles(options.run_directory));
   (list.add(std::forward<Given>(given)), ...);
   return list;
 }

@@ -36,22 +36,34 @@ using TorchTypes = FitTypes<Parameters, Batch, StepContext, torch::Tensor>;
 template <class Task>
 using OptimizersOf = decltype(std::declval<Task&>().configure_optimizers(std::declval<const Parameters&>()));
 
+/// A pair of policies as values.
+struct PolicyFacts {
+  StrategyTraits strategy;
+  PrecisionTraits precision;
+  std::string_view strategy_name, precision_name;
+  bool optimizer_unscales_itself = false;
+};
+
 /// One fit, as far as it does not depend on the policies' types.
 class Fit {
  public:
-  Fit(const TrainerOptions& options, const StrategyTraits& strategy_traits, const PrecisionTraits& precision_traits,
-      StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, Observers& observers,
-      bool optimizer_unscales_itself)
-      : run_(options, strategy_traits, precision_traits),
+  Fit(const TrainerOptions& options, const PolicyFacts& policies, StrategyHooks& strategy, PrecisionHooks& precision,
+      TaskCalls& task, Observers& observers)
+      : run_(options, policies.strategy, policies.precision, policies.strategy_name, policies.precision_name),
         set_up_(run_, strategy, precision, task),
         loop_(run_, strategy, precision, task, observers),
         observers_(observers) {
     check_options(options);
-    StartRequest request{.optimizer_unscales_itself = optimizer_unscales_itself};
+    StartRequest request{.optimizer_unscales_itself = policies.optimizer_unscales_itself};
     if (options.gradient_clip)
       request.clip = options.gradient_clip->kind == ClipOptions::Kind::norm ? ClipKind::norm : ClipKind::value;
-    if (const Verdict verdict = start_verdict(strategy_traits, precision_traits, request); !verdict)
+    if (const Verdict verdict = start_verdict(policies.strategy, policies.precision, request); !verdict)
       throw Error(ExitCode::arguments, std::string(verdict.text));
+  }
+
+  void show_plan(std::string plan) {
+    loop_.state.plan = std::move(plan);
+    if (run_.options.progress && current_ranks().rank == 0) std::fputs(loop_.state.plan.c_str(), stdout);
   }
 
   void stage(Stage stage) { set_up_.stage(stage); }
@@ -147,9 +159,10 @@ class Trainer {
   auto run(TaskAdapter<Task>& task, DataHooks& data, Observers& observers, bool optimizer_unscales_itself) {
     StrategyAdapter<Strategy> strategy(strategy_);
     PrecisionAdapter<Precision> precision(precision_);
-    detail::Fit fit(options_, Strategy::traits, Precision::traits, strategy, precision, task, observers, optimizer_unscales_itself);
+    detail::Fit fit(options_, {Strategy::traits, Precision::traits, Strategy::name, Precision::name, optimizer_unscales_itself},
+                    strategy, precision, task, observers);
     fit.guarded([&] {
-      fit.state().plan = describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size});
+      fit.show_plan(describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size}));
       boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
       fit.run(data);
     });

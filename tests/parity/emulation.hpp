@@ -93,13 +93,13 @@ class Emulation {
       const Autocast autocast(formats_);
       loss = net_->loss(x, y);
     }
-    exchange_buffers(rank);
     const auto n = double(x.size(0));
     loss_sum += loss.item<double>() * n;
     const double factor = n / double(Setting::batch_size) * (scale_ > 0 ? scale_ : 1.0);
     if (factor != 1) loss = loss * factor;
     Gradients gradients;
     for (const Tensor& gradient : torch::autograd::grad({loss}, trained_)) gradients.push_back(gradient.to(wide()));
+    exchange_buffers(rank);
     return gradients;
   }
 

@@ -42,7 +42,7 @@ std::multiset<std::string> literals(const std::string& path) {
 
 std::string folder() {
   const std::string here = __FILE__;
-  return here.substr(0, here.rfind("tests/")) + "include/dovetail/core/";
+  return here.substr(0, here.rfind('/') + 1) + "../../include/dovetail/core/";
 }
 
 template <class... Rules>
@@ -53,6 +53,69 @@ std::multiset<std::string> texts(detail::RuleList<Rules...>) {
 void merge(std::multiset<std::string>& into, const std::multiset<std::string>& more) {
   into.insert(more.begin(), more.end());
 }
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream buffer;
+  buffer << file.rdbuf();
+  return buffer.str();
+}
+
+bool is_word(char c) {
+  return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+std::string word_at(const std::string& text, std::size_t at) {
+  std::size_t end = at;
+  while (end < text.size() && is_word(text[end])) ++end;
+  return text.substr(at, end - at);
+}
+
+/// Each row of the tables: the name that is looked up is the name in the words, what is meant is a hook, and the probe
+/// knows both.
+unsigned check_near_misses(const std::string& table, const std::set<std::string>& probed) {
+  const std::string row = "requires { &Probe<T>::", words = "dovetail-E022: ", use = "is not a hook. Use ";
+  unsigned rows = 0;
+  for (std::size_t at = table.find(row); at != std::string::npos; at = table.find(row, at + 1), ++rows) {
+    const std::string name = word_at(table, at + row.size());
+    const std::size_t text = table.find(words, at);
+    check::that(word_at(table, text + words.size()) == name, "the words of " + name + " are about another name");
+    check::that(probed.count(name) == 1, name + " is not in the probe");
+    const std::string meant = word_at(table, table.find(use, text) + use.size());
+    const bool of_a_policy = meant.starts_with("before_") || meant.starts_with("after_");
+    check::that(of_a_policy || probed.count(meant) == 1, meant + ", which " + name + " is said to mean, is no hook");
+  }
+  return rows;
+}
+
+/// Public members of torch::nn::Module: a Task may be a module.
+constexpr const char* module_names[]{"apply",
+                                     "as",
+                                     "buffers",
+                                     "children",
+                                     "clone",
+                                     "eval",
+                                     "forward",
+                                     "is_training",
+                                     "is_serializable",
+                                     "load",
+                                     "modules",
+                                     "name",
+                                     "named_buffers",
+                                     "named_children",
+                                     "named_modules",
+                                     "named_parameters",
+                                     "parameters",
+                                     "pretty_print",
+                                     "register_buffer",
+                                     "register_module",
+                                     "register_parameter",
+                                     "replace_module",
+                                     "save",
+                                     "to",
+                                     "train",
+                                     "unregister_module",
+                                     "zero_grad"};
 
 }  // namespace
 
@@ -79,6 +142,16 @@ int main() {
     check::that(text.find_first_of("[]") == std::string::npos, "no square brackets: " + text);
   }
   check::that(all.size() > 100, "the tables were read");
+
+  const std::string probe = read(folder() + "probe.hpp");
+  std::set<std::string> probed;
+  for (std::size_t at = probe.find("  int "); at < probe.find("struct ProbeOf"); ++at)
+    if (is_word(probe[at]) && !is_word(probe[at - 1])) probed.insert(word_at(probe, at));
+  const unsigned rows = check_near_misses(read(folder() + "near_misses.hpp"), probed) +
+                        check_near_misses(read(folder() + "near_misses_of_steps.hpp"), probed);
+  check::that(rows > 80, "the near misses were read");
+  for (const char* name : module_names) check::that(probed.count(name) == 0, name);
+  std::printf("%u near misses\n", rows);
   std::printf("%zu texts of rules, %zu of them the same for the compiler and at run time\n", all.size(),
               run_time.size());
   return check::summary("rule_texts");

@@ -92,6 +92,8 @@ TEST_CASE("a unit keeps names, constructors, default arguments and overloads", "
   CHECK(unit->width() == 3);
   const Tensor x = torch::randn({2, 3});
   CHECK(torch::equal(unit(x), unit->linear(x)));
+  CHECK(torch::equal(unit->forward(x), unit->linear(x)));
+  CHECK(torch::equal(unit->forward(x, {}), unit->linear(x)));
   CHECK(torch::equal(unit->forward(x, torch::zeros(1)), torch::zeros({2, 3})));
   CHECK(torch::equal(unit->call(&BlockImpl::encode, x), unit->linear(x).relu()));
 

@@ -11,6 +11,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <functional>
 
 namespace dt = dovetail;
@@ -19,7 +20,8 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-/// Parameters of order one whose sizes leave remainders after every vector width; one lies channels-last, one transposed.
+/// Parameters of order one whose sizes leave remainders after every vector width; one lies channels-last, one
+/// transposed.
 Tensors make_params(torch::ScalarType dtype = torch::kFloat32) {
   torch::manual_seed(7);
   Tensors params;
@@ -87,12 +89,16 @@ double apart(torch::ScalarType dtype, typename Ours::Options options, const std:
 }
 
 // What a parameter of order one may differ by after 20 steps of 1e-2 or less: a few roundings a step.
-double tolerance(torch::ScalarType dtype) { return dtype == torch::kFloat64 ? 1e-12 : 2e-6; }
+double tolerance(torch::ScalarType dtype) {
+  return dtype == torch::kFloat64 ? 1e-12 : 2e-6;
+}
 
 const auto both_dtypes = {torch::kFloat32, torch::kFloat64};
 
 /// Parameter 0 gets its first gradient at step 5, parameter 1 at every third step only, parameter 2 never.
-bool with_gaps(int step, std::size_t i) { return i == 0 ? step >= 5 : i == 1 ? step % 3 == 0 : i != 2; }
+bool with_gaps(int step, std::size_t i) {
+  return i == 0 ? step >= 5 : i == 1 ? step % 3 == 0 : i != 2;
+}
 
 /// Lays parameters of one dtype out in one storage, in reverse order, and their gradients in another.
 std::pair<torch::Tensor, torch::Tensor> move_home(Tensors& params) {
@@ -133,7 +139,8 @@ TEST_CASE("AdamW equals torch::optim::AdamW", "[optim]") {
   for (auto dtype : both_dtypes)
     for (bool amsgrad : {false, true}) {
       const auto peer = [&](Tensors p) {
-        return torch::optim::AdamW(p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1).betas({0.8, 0.99}).amsgrad(amsgrad));
+        return torch::optim::AdamW(
+            p, torch::optim::AdamWOptions(1e-2).weight_decay(0.1).betas({0.8, 0.99}).amsgrad(amsgrad));
       };
       const dt::AdamWOptions options{.lr = 1e-2, .betas = {0.8, 0.99}, .weight_decay = 0.1, .amsgrad = amsgrad};
       CHECK(apart<dt::AdamW, torch::optim::AdamW>(dtype, options, peer) < tolerance(dtype));
@@ -164,11 +171,17 @@ TEST_CASE("SGD equals torch::optim::SGD", "[optim]") {
   for (auto dtype : both_dtypes)
     for (Case c : {Case{0, 0, 0, false}, Case{0, 0, 0.1, false}, Case{0.9, 0, 0.1, true}, Case{0.9, 0.5, 0, false}}) {
       const auto peer = [&](Tensors p) {
-        return torch::optim::SGD(p, torch::optim::SGDOptions(1e-2).momentum(c.momentum).dampening(c.dampening)
-                                        .weight_decay(c.weight_decay).nesterov(c.nesterov));
+        return torch::optim::SGD(p, torch::optim::SGDOptions(1e-2)
+                                        .momentum(c.momentum)
+                                        .dampening(c.dampening)
+                                        .weight_decay(c.weight_decay)
+                                        .nesterov(c.nesterov));
       };
-      const dt::SGDOptions options{.lr = 1e-2, .momentum = c.momentum, .dampening = c.dampening,
-                                   .weight_decay = c.weight_decay, .nesterov = c.nesterov};
+      const dt::SGDOptions options{.lr = 1e-2,
+                                   .momentum = c.momentum,
+                                   .dampening = c.dampening,
+                                   .weight_decay = c.weight_decay,
+                                   .nesterov = c.nesterov};
       CHECK(apart<dt::SGD, torch::optim::SGD>(dtype, options, peer) < tolerance(dtype));
       CHECK(apart<dt::SGD, torch::optim::SGD>(dtype, options, peer, 1, with_gaps) < tolerance(dtype));
     }
@@ -180,7 +193,8 @@ TEST_CASE("Adagrad equals torch::optim::Adagrad", "[optim]") {
       return torch::optim::Adagrad(
           p, torch::optim::AdagradOptions(1e-2).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5));
     };
-    const dt::AdagradOptions options{.lr = 1e-2, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5};
+    const dt::AdagradOptions options{
+        .lr = 1e-2, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5};
     CHECK(apart<dt::Adagrad, torch::optim::Adagrad>(dtype, options, peer) < tolerance(dtype));
     CHECK(apart<dt::Adagrad, torch::optim::Adagrad>(dtype, options, peer, 1, with_gaps) < tolerance(dtype));
   }
@@ -190,11 +204,14 @@ TEST_CASE("groups have options of their own, read at every step", "[optim]") {
   Tensors ours = make_params(), theirs = copies(ours);
   const auto decays = [](const std::string& name) { return name == "p1" || name == "p5"; };
   const auto p = named(ours);
-  dt::AdamW optimizer({{p.where(decays), {.lr = 1e-2, .weight_decay = 0.5}}, {p.where_not(decays), {.lr = 3e-3, .weight_decay = 0}}});
+  dt::AdamW optimizer(
+      {{p.where(decays), {.lr = 1e-2, .weight_decay = 0.5}}, {p.where_not(decays), {.lr = 3e-3, .weight_decay = 0}}});
   const auto q = named(theirs);
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(q.where(decays).tensors(), std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(1e-2).weight_decay(0.5)));
-  groups.emplace_back(q.where_not(decays).tensors(), std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(3e-3).weight_decay(0)));
+  groups.emplace_back(q.where(decays).tensors(),
+                      std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(1e-2).weight_decay(0.5)));
+  groups.emplace_back(q.where_not(decays).tensors(),
+                      std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(3e-3).weight_decay(0)));
   torch::optim::AdamW peer(groups);
   for (int step = 0; step < 10; ++step) {
     for (auto* each : std::initializer_list<torch::optim::Optimizer*>{&optimizer, &peer})
@@ -336,7 +353,8 @@ TEST_CASE("low formats step as the bare kernel does", "[optim]") {
         counters[i] += 1;
         if (!grads[i].is_contiguous()) grads[i] = grads[i].as_strided({grads[i].numel()}, {1});
       }
-      at::_fused_adamw_(theirs, grads, exp_avgs, exp_avg_sqs, {}, counters, 1e-2, 0.9, 0.999, 1e-2, 1e-3, false, false, divisor);
+      at::_fused_adamw_(theirs, grads, exp_avgs, exp_avg_sqs, {}, counters, 1e-2, 0.9, 0.999, 1e-2, 1e-3, false, false,
+                        divisor);
     }
     CHECK(same_bits(ours, theirs));
     CHECK(optimizer.state_of(ours[0]).tensors[0].second.scalar_type() == dtype);
@@ -344,9 +362,23 @@ TEST_CASE("low formats step as the bare kernel does", "[optim]") {
   }
 }
 
+TEST_CASE("a loss scale beyond fp16's range divides fp16 gradients", "[optim]") {
+  auto param = torch::zeros({37}, torch::kHalf).set_requires_grad(true);
+  const auto step = [&](auto optimizer) {
+    torch::NoGradGuard no_grad;
+    param.zero_();
+    param.mutable_grad() = torch::full({37}, 32, torch::kHalf);
+    optimizer.step(131072.0);  // to 2^-12, a normal fp16 number
+    return param.detach().to(torch::kFloat32);
+  };
+  CHECK((step(dt::SGD(named({param}), {.lr = 1})) == -std::exp2(-12)).all().item<bool>());
+  CHECK((step(dt::Adagrad(named({param}), {.lr = 0.5})) == -0.5).all().item<bool>());
+}
+
 TEST_CASE("dtypes are mixed in one optimizer, one call each", "[optim]") {
   Tensors params = {torch::ones({3}).set_requires_grad(true), torch::ones({3}, torch::kFloat64).set_requires_grad(true),
-                    torch::ones({5}, torch::kBFloat16).set_requires_grad(true), torch::ones({0}).set_requires_grad(true)};
+                    torch::ones({5}, torch::kBFloat16).set_requires_grad(true),
+                    torch::ones({0}).set_requires_grad(true)};
   dt::SGD optimizer(named(params), {.lr = 0.5});
   for (auto& param : params) param.mutable_grad() = torch::ones_like(param.detach());
   optimizer.step(2.0);
@@ -384,7 +416,8 @@ TEST_CASE("pieces and masters take the place of parameters", "[optim]") {
   const auto state = optimizer.state_of(master);
   CHECK(state.steps == 2);
   CHECK(torch::allclose(state.tensors[0].second, torch::full({3}, 0.19, torch::kFloat64)));
-  CHECK(refusal([&] { optimizer.replace(whole, piece); }) == "AdamW cannot replace a tensor of shape [8] that it does not hold.");
+  CHECK(refusal([&] { optimizer.replace(whole, piece); }) ==
+        "AdamW cannot replace a tensor of shape [8] that it does not hold.");
 }
 
 TEST_CASE("stepping marks parameters as written to, gradients of a home as untouched", "[optim]") {
@@ -426,13 +459,18 @@ TEST_CASE("an optimizer that is moved keeps its state", "[optim]") {
 TEST_CASE("what the kernel would misread is refused by name", "[optim]") {
   auto wide = torch::ones({4, 1}).expand({4, 4}).detach().set_requires_grad(true);
   CHECK(refusal([&] { dt::AdamW(named({wide})); }) ==
-        "AdamW cannot step parameter 'p0' of shape [4, 4]: its strides [1, 0] share or skip memory, which the fused kernel "
+        "AdamW cannot step parameter 'p0' of shape [4, 4]: its strides [1, 0] share or skip memory, which the fused "
+        "kernel "
         "would misread; make it contiguous first.");
   auto ints = torch::ones({2}, torch::kInt64);
-  CHECK(refusal([&] { dt::SGD(named({ints})); }) == "SGD cannot step parameter 'p0' of shape [2]: its dtype is Long, not a floating one.");
+  CHECK(refusal([&] { dt::SGD(named({ints})); }) ==
+        "SGD cannot step parameter 'p0' of shape [2]: its dtype is Long, not a floating one.");
   auto leaf = torch::ones({2}).set_requires_grad(true);
-  CHECK(refusal([&] { dt::Adam(named({leaf * 2})); }) == "Adam: parameter 'p0' is the result of an operation; only leaves can be optimized.");
-  CHECK(refusal([&] { dt::Adam(named({leaf, leaf})); }) == "Adam: parameter 'p1' is in more than one group, or twice in one.");
+  CHECK(refusal([&] { dt::Adam(named({leaf * 2})); }) ==
+        "Adam: parameter 'p0' is the result of an operation; only leaves can be optimized.");
+  CHECK(refusal([&] {
+          dt::Adam(named({leaf, leaf}));
+        }) == "Adam: parameter 'p1' is in more than one group, or twice in one.");
   CHECK(refusal([&] { dt::Adagrad(named({torch::Tensor()})); }) == "Adagrad: parameter 'p0' is undefined.");
 
   dt::SGD optimizer(named({leaf}));
@@ -441,20 +479,53 @@ TEST_CASE("what the kernel would misread is refused by name", "[optim]") {
     return refusal([&] { optimizer.step(); });
   };
   CHECK(gradient(torch::ones({3})) == "SGD cannot step parameter 'p0' of shape [2]: its gradient has shape [3].");
-  CHECK(gradient(torch::ones({2}, torch::kBFloat16)) == "SGD cannot step parameter 'p0' of shape [2]: it is Float and its gradient BFloat16.");
-  CHECK(gradient(torch::ones({2}).to_sparse()) == "SGD cannot step parameter 'p0' of shape [2]: its gradient is sparse.");
+  CHECK(gradient(torch::ones({2}, torch::kBFloat16)) ==
+        "SGD cannot step parameter 'p0' of shape [2]: it is Float and its gradient BFloat16.");
+  CHECK(gradient(torch::ones({2}).to_sparse()) ==
+        "SGD cannot step parameter 'p0' of shape [2]: its gradient is sparse.");
   CHECK(gradient(torch::ones({2})) == "");
 
   optimizer.param_groups()[0].params().push_back(wide);  // behind its back: no name, but a place
   wide.mutable_grad() = torch::ones({4, 4});
-  CHECK_THAT(refusal([&] { optimizer.step(); }), Catch::StartsWith("SGD cannot step parameter entry 1 of group 0 of shape [4, 4]: its strides"));
+  CHECK_THAT(refusal([&] { optimizer.step(); }),
+             Catch::StartsWith("SGD cannot step parameter entry 1 of group 0 of shape [4, 4]: its strides"));
+}
+
+TEST_CASE("a refused step changes nothing", "[optim]") {
+  Tensors ours = make_params(), theirs = copies(ours);
+  dt::AdamW optimizer(named(ours), {.lr = 1e-2}), peer(named(theirs), {.lr = 1e-2});
+  give_gradients(ours, 0), give_gradients(theirs, 0);
+  optimizer.step(), peer.step();
+  ours.back().mutable_grad() = torch::ones({6, 11}).t().to_sparse();
+  CHECK_THAT(refusal([&] { optimizer.step(); }), Catch::Contains("'p7'") && Catch::EndsWith("its gradient is sparse."));
+  give_gradients(ours, 1), give_gradients(theirs, 1);
+  optimizer.step(), peer.step();
+  CHECK(same_bits(ours, theirs));
+}
+
+TEST_CASE("groups may be added as LibTorch does it; options of another optimizer are refused", "[optim]") {
+  auto first = torch::zeros({2}).set_requires_grad(true), second = torch::zeros({2}).set_requires_grad(true);
+  first.mutable_grad() = second.mutable_grad() = torch::ones({2});
+  dt::SGD optimizer(named({first}), {.lr = 0.5});
+  optimizer.step();
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({second}));
+  optimizer.step();
+  CHECK(torch::equal(first.detach(), torch::full({2}, -1.0f)));
+  CHECK(torch::equal(second.detach(), torch::full({2}, -0.5f)));
+  optimizer.param_groups()[1].set_options(std::make_unique<torch::optim::SGDOptions>(0.5));
+  optimizer.rebind();
+  CHECK(refusal([&] { optimizer.step(); }) ==
+        "SGD: group 1 has the options of another optimizer; leave them out or use this one's.");
 }
 
 TEST_CASE("options out of range are refused", "[optim]") {
   const auto p = named(make_params());
   CHECK(refusal([&] { dt::AdamW(p, {.lr = -1}); }) == "AdamW: lr must not be negative, got -1.000000.");
-  CHECK(refusal([&] { dt::Adam(p, {.betas = {0.9, 1}}); }) == "Adam: each of betas must be at least 0 and below 1, got 1.000000.");
+  CHECK(refusal([&] {
+          dt::Adam(p, {.betas = {0.9, 1}});
+        }) == "Adam: each of betas must be at least 0 and below 1, got 1.000000.");
   CHECK(refusal([&] { dt::SGD(p, {.nesterov = true}); }) == "SGD: nesterov needs momentum above 0, got 0.000000.");
-  CHECK(refusal([&] { dt::SGD(p, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}); }) == "SGD: nesterov needs dampening 0, got 0.100000.");
+  CHECK(refusal([&] { dt::SGD(p, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}); }) ==
+        "SGD: nesterov needs dampening 0, got 0.100000.");
   CHECK(refusal([&] { dt::Adagrad(p, {.eps = -1}); }) == "Adagrad: eps must not be negative, got -1.000000.");
 }

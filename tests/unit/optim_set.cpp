@@ -58,9 +58,11 @@ using Types = dt::optimizer_types_of<std::tuple<dt::SGD, dt::Scheduled<std::uniq
                                                 std::shared_ptr<torch::optim::Optimizer>>>;
 static_assert(std::is_same_v<Types, dt::OptimizerTypes<dt::SGD, torch::optim::LBFGS, torch::optim::Optimizer>>);
 static_assert(dt::OptimizerResult<dt::AdamW> && dt::OptimizerResult<std::unique_ptr<torch::optim::SGD>>);
-static_assert(!dt::OptimizerResult<int> && !dt::OptimizerResult<std::tuple<>> && !dt::OptimizerResult<std::tuple<dt::SGD, int>>);
+static_assert(!dt::OptimizerResult<int> && !dt::OptimizerResult<std::tuple<>> &&
+              !dt::OptimizerResult<std::tuple<dt::SGD, int>>);
 static_assert(dt::optimizer_traits<dt::AdamW>.elementwise && dt::optimizer_traits<torch::optim::RMSprop>.elementwise);
-static_assert(dt::optimizer_traits<torch::optim::LBFGS>.requires_closure && !dt::optimizer_traits<torch::optim::LBFGS>.elementwise);
+static_assert(dt::optimizer_traits<torch::optim::LBFGS>.requires_closure &&
+              !dt::optimizer_traits<torch::optim::LBFGS>.elementwise);
 static_assert(!dt::optimizer_traits<torch::optim::Optimizer>.elementwise);
 
 }  // namespace
@@ -78,15 +80,15 @@ TEST_CASE("neighbours in storage are merged whatever the order of the list", "[o
     return from.narrow(0, at, torch::numel(torch::empty(shape))).view(shape);
   };
   // In memory: c = [0, 6), a = [6, 10), b = [10, 13), a gap, d = [15, 20); an empty one and one of another storage.
-  const std::vector<torch::Tensor> params = {cut(data, 6, {2, 2}), cut(data, 10, {3}), torch::empty({0}), cut(data, 0, {2, 3}),
-                                             cut(data, 15, {5}), torch::ones({2, 2})};
+  const std::vector<torch::Tensor> params = {cut(data, 6, {2, 2}), cut(data, 10, {3}), torch::empty({0}),
+                                             cut(data, 0, {2, 3}), cut(data, 15, {5}), torch::ones({2, 2})};
   const auto flats = dt::merge_adjacent(params);
   CHECK(sizes(flats) == std::vector<int64_t>{13, 5, 4});
   CHECK(torch::equal(flats[0], data.narrow(0, 0, 13)));
 
   // The gradients of c and a are adjacent, that of b lies elsewhere.
-  std::vector<torch::Tensor> gradients = {cut(grads, 6, {2, 2}), cut(grads, 17, {3}), torch::empty({0}), cut(grads, 0, {2, 3}),
-                                          torch::ones({5}), torch::ones({2, 2})};
+  std::vector<torch::Tensor> gradients = {cut(grads, 6, {2, 2}), cut(grads, 17, {3}), torch::empty({0}),
+                                          cut(grads, 0, {2, 3}), torch::ones({5}),    torch::ones({2, 2})};
   const auto runs = dt::merge_adjacent(params, gradients);
   REQUIRE(runs.size() == 4);
   CHECK(runs[0].members == std::vector<std::size_t>{3, 0});
@@ -133,17 +135,22 @@ TEST_CASE("the divisor reaches ours and others alike", "[optim]") {
 
 TEST_CASE("an optimizer over anything else is refused", "[optim]") {
   const auto p = two(), other = two();
-  const auto told = [&](auto optimizer) { return refusal([&] { dt::OptimizerSet(std::move(optimizer)).check_holds_only(p); }); };
+  const auto told = [&](auto optimizer) {
+    return refusal([&] { dt::OptimizerSet(std::move(optimizer)).check_holds_only(p); });
+  };
   CHECK(told(dt::AdamW(p)) == "");
   CHECK(told(torch::optim::SGD(other.tensors(), torch::optim::SGDOptions(0.1))) ==
-        "optimizer 0 (torch::optim::SGD) holds a tensor that may not be optimized here: shape [2, 2], entry 0 of group 0. Make it in "
+        "optimizer 0 (torch::optim::SGD) holds a tensor that may not be optimized here: shape [2, 2], entry 0 of group "
+        "0. Make it in "
         "configure_optimizers, from the Parameters given there and nothing else.");
   CHECK_THAT(told(dt::AdamW({{p, {}}, {other.where_not(is_weight), {}}})),
              Catch::Contains("here: 'layer.bias', shape [2], entry 0 of group 1."));
   CHECK(told(torch::optim::AdamW(std::vector<torch::Tensor>{})) ==
-        "optimizer 0 (torch::optim::AdamW) holds no parameters: nothing would be trained. Give it some of the Parameters that "
+        "optimizer 0 (torch::optim::AdamW) holds no parameters: nothing would be trained. Give it some of the "
+        "Parameters that "
         "configure_optimizers gets.");
-  CHECK_THAT(told(dt::SGD(p.where([](const std::string&) { return false; }))), Catch::Contains("(dovetail::SGD) holds no parameters"));
+  CHECK_THAT(told(dt::SGD(p.where([](const std::string&) { return false; }))),
+             Catch::Contains("(dovetail::SGD) holds no parameters"));
   CHECK(told(std::tuple(dt::SGD(p), dt::AdamW(p.where(is_weight)))) ==
         "optimizer 1 (dovetail::AdamW) holds 'layer.weight', which optimizer 0 holds too.");
 }
@@ -178,7 +185,8 @@ TEST_CASE("a schedule scales what each group began with", "[optim]") {
   set.epochs_ended(1);
   CHECK(rate(set, 0, 0) == Approx(0.5));
   CHECK(rate(set, 0, 1) == Approx(2));
-  dt::OptimizerSet by_epoch(dt::scheduled(dt::SGD(p, {.lr = 1}), dt::StepDecay{.every = 1, .gamma = 0.1}, {.interval = dt::Interval::epoch}));
+  dt::OptimizerSet by_epoch(
+      dt::scheduled(dt::SGD(p, {.lr = 1}), dt::StepDecay{.every = 1, .gamma = 0.1}, {.interval = dt::Interval::epoch}));
   by_epoch.bind_schedules();
   by_epoch.steps_taken(7);
   CHECK(rate(by_epoch) == 1);
@@ -207,7 +215,9 @@ TEST_CASE("LibTorch's schedulers work on ours", "[optim]") {
   CHECK(rate(set, 0) == 0.125);
   CHECK(rate(set, 1) == 0.5);
 
-  const auto by_pointer = [](torch::optim::Optimizer& optimizer) { return std::make_unique<torch::optim::StepLR>(optimizer, 1, 0.5); };
+  const auto by_pointer = [](torch::optim::Optimizer& optimizer) {
+    return std::make_unique<torch::optim::StepLR>(optimizer, 1, 0.5);
+  };
   dt::OptimizerSet pointed(dt::scheduled(dt::SGD(p, {.lr = 1}), by_pointer));
   pointed.bind_schedules();
   pointed.steps_taken(1);
@@ -224,7 +234,8 @@ TEST_CASE("a plateau cuts as LibTorch's does", "[optim]") {
       return Peer(optimizer, mode == dt::Mode::min ? Peer::min : Peer::max, 0.5, 2, 1e-4, Peer::rel, 1);
     };
     dt::OptimizerSet set(std::tuple(
-        dt::scheduled(dt::SGD(p.where(is_weight), {.lr = 1}), dt::Plateau{.monitor = "loss", .mode = mode, .factor = 0.5, .patience = 2, .cooldown = 1}),
+        dt::scheduled(dt::SGD(p.where(is_weight), {.lr = 1}),
+                      dt::Plateau{.monitor = "loss", .mode = mode, .factor = 0.5, .patience = 2, .cooldown = 1}),
         dt::scheduled(dt::SGD(p.where_not(is_weight), {.lr = 1}), peer, {.monitor = "loss"})));
     set.bind_schedules();
     double metric = 0;
@@ -236,7 +247,8 @@ TEST_CASE("a plateau cuts as LibTorch's does", "[optim]") {
     }
     CHECK(rate(set) == Approx(0.125));
     CHECK(refusal([&] { set.validated([](const std::string&) -> const double* { return nullptr; }); }) ==
-          "the schedule of dovetail::SGD monitors 'loss', which was not logged in validation; log it in validation_step or "
+          "the schedule of dovetail::SGD monitors 'loss', which was not logged in validation; log it in "
+          "validation_step or "
           "correct the name.");
   }
 }
@@ -246,7 +258,8 @@ TEST_CASE("schedules out of range are refused", "[optim]") {
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::WarmupCosine{.warmup_steps = 5, .total_steps = 5}); }) ==
         "WarmupCosine needs total_steps above warmup_steps, and warmup_steps not negative.");
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::StepDecay{}); }) == "StepDecay needs every above 0.");
-  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::Plateau{}); }) == "Plateau needs the name of the metric to monitor.");
+  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::Plateau{}); }) ==
+        "Plateau needs the name of the metric to monitor.");
 }
 
 TEST_CASE("squared norms are accumulated in double and let nothing non-finite pass", "[optim]") {
@@ -261,7 +274,8 @@ TEST_CASE("squared norms are accumulated in double and let nothing non-finite pa
       CHECK(std::isinf(dt::squared_norm(x.clone().index_put_({count - 1}, -std::numeric_limits<double>::infinity()))));
     }
   CHECK(dt::squared_norm(torch::full({20000}, 1e25f)) == Approx(20000 * 1e50));  // squares beyond fp32
-  CHECK(dt::squared_norm(std::vector<torch::Tensor>{torch::full({3}, 2.0f), torch::full({2, 2}, 1.0f).t(), torch::empty({0})}) == 16);
+  CHECK(dt::squared_norm(std::vector<torch::Tensor>{torch::full({3}, 2.0f), torch::full({2, 2}, 1.0f).t(),
+                                                    torch::empty({0})}) == 16);
   CHECK(dt::squared_norm(torch::ones({2, 1}).expand({2, 5})) == 10);
   const auto large = torch::randn({500000});
   torch::set_num_threads(1);

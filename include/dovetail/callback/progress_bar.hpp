@@ -25,11 +25,14 @@ namespace dovetail {
 /// epoch and one for its end, without control characters.
 class ProgressBar {
  public:
+  /// Is the output a terminal? `ask`: it is, if it is std::cout and the system says so.
+  enum class Terminal { ask, yes, no };
+
   struct Options {
     bool quiet = false;              ///< print nothing
     double interval = 0.1;           ///< least seconds between two drawings, or two plain lines within an epoch
     std::ostream* out = &std::cout;  ///< must live as long as the fit
-    std::optional<bool> terminal{};  ///< empty: is standard output one, and is it written to?
+    Terminal terminal = Terminal::ask;
     int width = 0;                   ///< columns of the terminal; 0: as it says, else 80
     std::function<double()> clock{};  ///< seconds since some moment; empty: the steady clock
   };
@@ -41,7 +44,8 @@ class ProgressBar {
 
   void on_fit_start(LoopState& state) {
     active_ = !options_.quiet && state.run.rank() == 0;
-    terminal_ = options_.terminal.value_or(options_.out == &std::cout && isatty(STDOUT_FILENO) == 1);
+    terminal_ = options_.terminal == Terminal::yes || (options_.terminal == Terminal::ask &&
+                                                       options_.out == &std::cout && isatty(STDOUT_FILENO) == 1);
     open_ = false;
     fit_started_.reset();
   }

@@ -43,6 +43,8 @@ struct CommunicatorState {
 class Pending {
  public:
   Pending() = default;
+  Pending(Pending&&) = default;
+  Pending& operator=(Pending&&) = default;
 
   /// @throws Error(peer_lost) or Error(collective_timeout)
   void wait() {

@@ -27,10 +27,14 @@ namespace detail {
 
 /// Gives `tensor` the shape and dtype, on the CPU, keeping its storage where it is large enough. The content is undefined.
 inline void shape_as(torch::Tensor& tensor, torch::IntArrayRef shape, torch::ScalarType dtype) {
-  if (!tensor.defined() || tensor.scalar_type() != dtype || !tensor.device().is_cpu()) {
+  const bool fits = tensor.defined() && tensor.scalar_type() == dtype && tensor.device().is_cpu() &&
+                    tensor.is_contiguous() && tensor.storage_offset() == 0;
+  if (fits && tensor.sizes() == shape) return;
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
+  if (fits && bytes <= tensor.storage().nbytes()) {
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(shape);  // resize_ would ask the heap for something
+  } else {
     tensor = torch::empty(shape, dtype);
-  } else if (tensor.sizes() != shape) {
-    tensor.resize_(shape);
   }
 }
 

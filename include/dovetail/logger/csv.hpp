@@ -100,8 +100,9 @@ class CSVLogger {
     for (const auto& value : row.values)
       if (column(value.name) == columns_.size()) columns_.push_back(value.name);
     if (columns_.size() == before) return;
-    const std::string old = detail::read_file(path()).value_or("");
-    std::string_view records = old;
+    const auto old = detail::read_file(path());
+    if (!old) detail::refuse_path("read back", path(), errno);
+    std::string_view records = *old;
     records.remove_prefix(detail::end_of_record(records));
     std::string text = header();
     const std::string empty(columns_.size() - before, ',');

@@ -51,8 +51,8 @@ class Adagrad final : public FusedOptimizer {
       detail::require_option(with.lr >= 0, "Adagrad", "lr must not be negative", with.lr);
       detail::require_option(with.lr_decay >= 0, "Adagrad", "lr_decay must not be negative", with.lr_decay);
       detail::require_option(with.weight_decay >= 0, "Adagrad", "weight_decay must not be negative", with.weight_decay);
-      detail::require_option(with.initial_accumulator_value >= 0, "Adagrad", "initial_accumulator_value must not be negative",
-                             with.initial_accumulator_value);
+      detail::require_option(with.initial_accumulator_value >= 0, "Adagrad",
+                             "initial_accumulator_value must not be negative", with.initial_accumulator_value);
       detail::require_option(with.eps >= 0, "Adagrad", "eps must not be negative", with.eps);
     }
     return groups;

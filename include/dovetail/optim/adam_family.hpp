@@ -7,12 +7,14 @@
 
 namespace dovetail::detail {
 
-/// What Adam and AdamW share: two moments, with amsgrad a third tensor, a step count, and the kernels' list of arguments.
+/// What Adam and AdamW share: two moments, with amsgrad a third tensor, a step count, and the kernels' list of
+/// arguments.
 template <class Options>
 class AdamFamily : public FusedOptimizer {
  protected:
   AdamFamily(std::string_view name, std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer(name, held(checked(name, std::move(groups))), std::make_unique<HeldOptions<Options>>(Options{})) {}
+      : FusedOptimizer(name, held(checked(name, std::move(groups))),
+                       std::make_unique<HeldOptions<Options>>(Options{})) {}
 
   template <class Kernel>
   static void call_kernel(Kernel&& kernel, const torch::optim::OptimizerOptions& options, Bucket& bucket,
@@ -39,11 +41,13 @@ class AdamFamily : public FusedOptimizer {
     return static_cast<const HeldOptions<Options>&>(options).value;
   }
 
-  static std::vector<ParameterGroup<Options>> checked(std::string_view name, std::vector<ParameterGroup<Options>> groups) {
+  static std::vector<ParameterGroup<Options>> checked(std::string_view name,
+                                                      std::vector<ParameterGroup<Options>> groups) {
     for (const auto& group : groups) {
       require_option(group.options.lr >= 0, name, "lr must not be negative", group.options.lr);
       require_option(group.options.eps >= 0, name, "eps must not be negative", group.options.eps);
-      require_option(group.options.weight_decay >= 0, name, "weight_decay must not be negative", group.options.weight_decay);
+      require_option(group.options.weight_decay >= 0, name, "weight_decay must not be negative",
+                     group.options.weight_decay);
       for (double beta : group.options.betas)
         require_option(beta >= 0 && beta < 1, name, "each of betas must be at least 0 and below 1", beta);
     }

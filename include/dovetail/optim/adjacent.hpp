@@ -11,19 +11,23 @@
 
 namespace dovetail {
 
-/// Parameters whose elements follow one another in one storage, and whose gradients do so in theirs: one tensor for a kernel.
+/// Parameters whose elements follow one another in one storage, and whose gradients do so in theirs: one tensor for a
+/// kernel.
 struct Run {
-  torch::Tensor param;               ///< of one member: that tensor, or its 1-D view where its layout is not the usual one; else a 1-D view over all
-  torch::Tensor grad;                ///< likewise, the same elements in the same order
+  torch::Tensor param;  ///< of one member: that tensor, or its 1-D view where its layout is not the usual one; else a
+                        ///< 1-D view over all
+  torch::Tensor grad;   ///< likewise, the same elements in the same order
   std::vector<std::size_t> members;  ///< positions in the lists that were given, in memory order
 };
 
 namespace detail {
 
-inline int64_t first_element(const torch::Tensor& tensor) { return tensor.storage_offset(); }
+inline int64_t first_element(const torch::Tensor& tensor) {
+  return tensor.storage_offset();
+}
 
-/// A 1-D view over `count` elements in memory order, starting where `first` does. It has a version counter of its own, so
-/// that writing through it tells nobody who counts writes to the tensor that a gradient has arrived.
+/// A 1-D view over `count` elements in memory order, starting where `first` does. It has a version counter of its own,
+/// so that writing through it tells nobody who counts writes to the tensor that a gradient has arrived.
 inline torch::Tensor flat_view(const torch::Tensor& first, int64_t count) {
   return first.variable_data().as_strided({count}, {1}, first_element(first)).variable_data();
 }
@@ -50,8 +54,8 @@ inline std::vector<std::size_t> memory_order(const std::vector<torch::Tensor>& t
   return order;
 }
 
-/// Cuts memory_order into stretches of neighbours, given as lists of positions. Stretches come in the order of their earliest
-/// member, never of addresses: sums over them have the same bits in every process.
+/// Cuts memory_order into stretches of neighbours, given as lists of positions. Stretches come in the order of their
+/// earliest member, never of addresses: sums over them have the same bits in every process.
 template <class Follows>
 std::vector<std::vector<std::size_t>> stretches(const std::vector<torch::Tensor>& tensors, Follows&& neighbours) {
   std::vector<std::vector<std::size_t>> found;
@@ -84,9 +88,12 @@ inline torch::Tensor joined(const std::vector<torch::Tensor>& tensors, const std
 }  // namespace detail
 
 /// Are the tensor's elements exactly a stretch of memory, each once, in whatever order of dimensions?
-inline bool is_dense(const torch::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_non_overlapping_and_dense(); }
+inline bool is_dense(const torch::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
+}
 
-/// Do both have the same sizes and their elements in the same order in memory? Strides of dimensions of one element say nothing.
+/// Do both have the same sizes and their elements in the same order in memory? Strides of dimensions of one element say
+/// nothing.
 inline bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.is_contiguous() && b.is_contiguous()) return a.sizes() == b.sizes();
   if (a.sizes() != b.sizes()) return false;
@@ -95,10 +102,12 @@ inline bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   return true;
 }
 
-/// Finds the longest runs of parameters that are adjacent in storage together with their gradients, whatever the order of the
-/// lists (a flat home is often laid out in backward order). Tensors must be dense, and each pair of the same layout; tensors
-/// without elements belong to no run. The two lists may differ in dtype. The views share storage and keep it alive.
-inline std::vector<Run> merge_adjacent(const std::vector<torch::Tensor>& params, const std::vector<torch::Tensor>& grads) {
+/// Finds the longest runs of parameters that are adjacent in storage together with their gradients, whatever the order
+/// of the lists (a flat home is often laid out in backward order). Tensors must be dense, and each pair of the same
+/// layout; tensors without elements belong to no run. The two lists may differ in dtype. The views share storage and
+/// keep it alive.
+inline std::vector<Run> merge_adjacent(const std::vector<torch::Tensor>& params,
+                                       const std::vector<torch::Tensor>& grads) {
   const auto neighbours = [&](std::size_t a, std::size_t b) {
     return detail::follows(params[a], params[b]) && detail::follows(grads[a], grads[b]);
   };

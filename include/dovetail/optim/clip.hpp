@@ -20,14 +20,19 @@ struct ClipOptions {
   double limit = 1;
 };
 
-/// Scales all gradients down together where their 2-norm, over all parameters of the optimizer and all ranks, is above `limit`.
-constexpr ClipOptions clip_norm(double limit) { return {ClipOptions::Kind::norm, limit}; }
+/// Scales all gradients down together where their 2-norm, over all parameters of the optimizer and all ranks, is above
+/// `limit`.
+constexpr ClipOptions clip_norm(double limit) {
+  return {ClipOptions::Kind::norm, limit};
+}
 
 /// Clips each element of a gradient to [-limit, limit].
-constexpr ClipOptions clip_value(double limit) { return {ClipOptions::Kind::value, limit}; }
+constexpr ClipOptions clip_value(double limit) {
+  return {ClipOptions::Kind::value, limit};
+}
 
-/// What gradients of this norm are multiplied with: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it.
-/// NaN where the norm is NaN.
+/// What gradients of this norm are multiplied with: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
+/// has it. NaN where the norm is NaN.
 inline double clip_coefficient(double norm, double limit) {
   const double coefficient = limit / (norm + 1e-6);
   return coefficient > 1 ? 1 : coefficient;
@@ -55,9 +60,9 @@ inline double squared_norm_on_cpu(const torch::Tensor& dense) {
   });
 }
 
-/// By LibTorch's kernel, which knows wider vector instructions, threads and other devices. It adds in fp32, so it is given rows
-/// of a few thousand elements, and their norms are squared and added up in double. A row belongs to one thread: the number of
-/// threads changes nothing.
+/// By LibTorch's kernel, which knows wider vector instructions, threads and other devices. It adds in fp32, so it is
+/// given rows of a few thousand elements, and their norms are squared and added up in double. A row belongs to one
+/// thread: the number of threads changes nothing.
 inline double squared_norm_by_rows(const torch::Tensor& flat) {
   constexpr int64_t row = 4096;
   const int64_t whole = flat.numel() / row * row;
@@ -73,8 +78,9 @@ inline double squared_norm_by_rows(const torch::Tensor& flat) {
 
 }  // namespace detail
 
-/// Sum of the squares of all elements, accumulated in double. Not finite exactly if some element is not (in fp64: or its square
-/// overflows). Makes no temporary of the tensor's size, for tensors that are dense. The same bits for any number of threads.
+/// Sum of the squares of all elements, accumulated in double. Not finite exactly if some element is not (in fp64: or
+/// its square overflows). Makes no temporary of the tensor's size, for tensors that are dense. The same bits for any
+/// number of threads.
 inline double squared_norm(const torch::Tensor& gradient) {
   constexpr int64_t worth_a_kernel = 16384;
   torch::NoGradGuard no_grad;
@@ -84,7 +90,8 @@ inline double squared_norm(const torch::Tensor& gradient) {
   const torch::Tensor flat = detail::flat_view(gradient, gradient.numel());
   if (!flat.is_cpu()) return detail::squared_norm_by_rows(flat);
   const double total = detail::squared_norm_by_rows(flat);
-  return std::isfinite(total) ? total : detail::squared_norm_on_cpu(flat);  // a square of 1e20 is too large for fp32 only
+  return std::isfinite(total) ? total
+                              : detail::squared_norm_on_cpu(flat);  // a square of 1e20 is too large for fp32 only
 }
 
 /// The same over several tensors. For few, large ones: see merge_adjacent.

@@ -7,11 +7,13 @@
 
 #include <dovetail/launch/error.hpp>
 #include <dovetail/optim/fused_bucket.hpp>
+#include <dovetail/optim/held_names.hpp>
 #include <dovetail/optim/options.hpp>
 
-#include <map>
-#include <sstream>
+#include <algorithm>
 #include <string>
+#include <tuple>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -25,14 +27,15 @@ struct ParameterState {
   int64_t steps = 0;                                           ///< taken with this parameter
 };
 
-/// An optimizer over LibTorch's fused kernels: AdamW, Adam, SGD, Adagrad. It is a torch::optim::Optimizer, so LibTorch's
-/// schedulers work on it; options are read at every step.
+/// An optimizer over LibTorch's fused kernels: AdamW, Adam, SGD, Adagrad. It is a torch::optim::Optimizer, so
+/// LibTorch's schedulers work on it; options are read at every step.
 ///
-/// Parameters whose data and gradients are adjacent in storage are stepped as one tensor. What was found is kept from step to
-/// step: gradients that autograd makes anew are taken up without a search, views of a flat home are known by their identity.
+/// Parameters whose data and gradients are adjacent in storage are stepped as one tensor. What was found is kept from
+/// step to step: gradients that autograd makes anew are taken up without a search, views of a flat home are known by
+/// their identity.
 ///
-/// A parameter without gradient is left alone and its step count stays, as in LibTorch. Parameters may be fp32, fp64, bf16 or
-/// fp16, their gradients likewise; state has the parameter's dtype.
+/// A parameter without gradient is left alone and its step count stays, as in LibTorch. Parameters may be fp32, fp64,
+/// bf16 or fp16, their gradients likewise; state has the parameter's dtype.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
   /// As LibTorch's: evaluates the closure if there is one, steps, returns the closure's loss.
@@ -58,12 +61,12 @@ class FusedOptimizer : public torch::optim::Optimizer {
     }
   }
 
-  /// To be called when parameters were put in the groups or taken out, or when the layout of parameters or gradients changed:
-  /// the next step looks everything up anew. State goes on with its parameter.
+  /// To be called when parameters were put in the groups or taken out, or when the layout of parameters or gradients
+  /// changed: the next step looks everything up anew. State goes on with its parameter.
   void rebind() { bound_ = false; }
 
-  /// Puts `with` in the place of `held` in its group: a piece of it, or a master. Name and step count go on, and so does state
-  /// where the sizes are equal. Throws Error{user_code} if the optimizer does not hold `held`.
+  /// Puts `with` in the place of `held` in its group: a piece of it, or a master. Name and step count go on, and so
+  /// does state where the sizes are equal. Throws Error{user_code} if the optimizer does not hold `held`.
   void replace(const torch::Tensor& held, const torch::Tensor& with) {
     settle();
     bound_ = false;
@@ -74,8 +77,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
           param = with;
           return;
         }
-    throw Error(ExitCode::user_code, std::string(name_) + " cannot replace a tensor of shape " + text(held.sizes()) +
-                                         " that it does not hold.");
+    throw Error(ExitCode::user_code, std::string(name()) + " cannot replace a tensor of shape " +
+                                         detail::text(held.sizes()) + " that it does not hold.");
   }
 
   /// The state of a parameter; empty before its first step.
@@ -94,13 +97,10 @@ class FusedOptimizer : public torch::optim::Optimizer {
   }
 
   /// "AdamW", for messages.
-  [[nodiscard]] std::string_view name() const { return name_; }
+  [[nodiscard]] std::string_view name() const { return names_.optimizer(); }
 
   /// The name under which the optimizer was given a tensor; empty if it was not given by name.
-  [[nodiscard]] std::string name_of(const torch::Tensor& param) const {
-    const auto found = names_.find(param.unsafeGetTensorImpl());
-    return found == names_.end() ? std::string() : found->second;
-  }
+  [[nodiscard]] std::string name_of(const torch::Tensor& param) const { return names_.of(param); }
 
   /// How many tensors the kernels were given in the last step: 1 where everything merged.
   [[nodiscard]] std::size_t runs() const {
@@ -115,9 +115,11 @@ class FusedOptimizer : public torch::optim::Optimizer {
  protected:
   FusedOptimizer(std::string_view name, std::vector<detail::HeldGroup> groups,
                  std::unique_ptr<torch::optim::OptimizerOptions> defaults)
-      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::move(defaults)), name_(name) {
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
+                  groups.empty() ? std::move(defaults) : groups.front().options->clone()),
+        names_(name) {
     for (auto& group : groups) {
-      for (const Parameter& parameter : group.parameters) take(parameter);
+      for (const Parameter& parameter : group.parameters) names_.add(parameter);
       param_groups_.emplace_back(group.parameters.tensors(), std::move(group.options));
     }
   }
@@ -139,50 +141,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   virtual bool starts_apart() const { return false; }
 
  private:
+  using Records = std::unordered_map<c10::TensorImpl*, detail::ParameterRecord>;
   using Key = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex, int64_t, bool>;
-
-  static std::string text(torch::IntArrayRef sizes) {
-    std::ostringstream out;
-    out << sizes;
-    return out.str();
-  }
-
-  void take(const Parameter& parameter) {
-    const torch::Tensor& param = parameter.tensor;
-    if (!param.defined()) throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is undefined.");
-    if (!names_.emplace(param.unsafeGetTensorImpl(), parameter.name).second)
-      throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is in more than one group, or twice in one.");
-    check(param, 0, 0);
-    if (!param.is_leaf())
-      throw Error(ExitCode::user_code, std::string(name_) + ": parameter '" + parameter.name + "' is the result of an operation; only leaves can be optimized.");
-  }
-
-  std::string called(const torch::Tensor& param, std::size_t group, std::size_t entry) const {
-    const std::string name = name_of(param);
-    std::string words = name.empty() ? "entry " + std::to_string(entry) + " of group " + std::to_string(group) : "'" + name + "'";
-    return words + " of shape " + text(param.sizes());
-  }
-
-  void check(const torch::Tensor& param, std::size_t group, std::size_t entry) const {
-    const auto refuse = [&](const std::string& why) {
-      throw Error(ExitCode::user_code, std::string(name_) + " cannot step parameter " + called(param, group, entry) + ": " + why);
-    };
-    if (param.layout() != torch::kStrided) refuse("it is not a dense tensor.");
-    if (!param.is_floating_point()) refuse("its dtype is " + std::string(c10::toString(param.scalar_type())) + ", not a floating one.");
-    if (!is_dense(param))
-      refuse("its strides " + text(param.strides()) + " share or skip memory, which the fused kernel would misread; make it contiguous first.");
-  }
-
-  void check_gradient(const torch::Tensor& param, const torch::Tensor& grad, std::size_t group, std::size_t entry) const {
-    const auto refuse = [&](const std::string& why) {
-      throw Error(ExitCode::user_code, std::string(name_) + " cannot step parameter " + called(param, group, entry) + ": " + why);
-    };
-    if (grad.layout() != torch::kStrided) refuse("its gradient is sparse.");
-    if (grad.sizes() != param.sizes()) refuse("its gradient has shape " + text(grad.sizes()) + ".");
-    if (grad.scalar_type() != param.scalar_type())
-      refuse("it is " + std::string(c10::toString(param.scalar_type())) + " and its gradient " + c10::toString(grad.scalar_type()) + ".");
-    if (grad.device() != param.device()) refuse("it is on " + param.device().str() + " and its gradient on " + grad.device().str() + ".");
-  }
 
   std::size_t group_of(const torch::Tensor& param) const {
     for (std::size_t g = 0; g < param_groups_.size(); ++g)
@@ -192,10 +152,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
   }
 
   void carry_over(const torch::Tensor& from, const torch::Tensor& to) {
-    if (auto name = names_.extract(from.unsafeGetTensorImpl())) {
-      name.key() = to.unsafeGetTensorImpl();
-      names_.insert(std::move(name));
-    }
+    names_.rename(from, to);
     if (auto record = records_.extract(from.unsafeGetTensorImpl())) {
       record.key() = to.unsafeGetTensorImpl();
       record.mapped().param = to;
@@ -211,7 +168,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   bool refresh() {
     if (held_ != count_held()) return false;
     for (auto& bucket : buckets_)
-      if (bucket.states.size() != state_count(std::as_const(param_groups_)[bucket.group].options()) || !bucket.refresh())
+      if (bucket.states.size() != state_count(std::as_const(param_groups_)[bucket.group].options()) ||
+          !bucket.refresh())
         return false;
     for (const auto* idle : idle_)
       if (detail::gradient_of(idle).defined()) return false;
@@ -224,52 +182,64 @@ class FusedOptimizer : public torch::optim::Optimizer {
     return held;
   }
 
-  // The slow way: sorts parameters that have gradients into buckets and builds them.
+  // The slow way: sorts parameters that have gradients into buckets and builds them. Checks come first, so that a
+  // refusal leaves state as it was.
   void bind() {
     torch::NoGradGuard no_grad;
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) check_group(g);
     settle();
     buckets_.clear();
     idle_.clear();
-    std::unordered_map<c10::TensorImpl*, detail::ParameterRecord> before;
+    Records before;
     before.swap(records_);
     for (std::size_t g = 0; g < param_groups_.size(); ++g) bind_group(g, before);
     held_ = count_held();
     bound_ = true;
   }
 
-  void bind_group(std::size_t g, std::unordered_map<c10::TensorImpl*, detail::ParameterRecord>& before) {
-    const auto specs = state_specs(std::as_const(param_groups_)[g].options());
-    std::vector<std::pair<Key, detail::Bucket>> buckets;  // few, in the order of their first parameter
+  void check_group(std::size_t g) const {
+    const torch::optim::OptimizerOptions& options = param_groups_[g].options();
+    if (typeid(options) != typeid(*defaults_))
+      throw Error(ExitCode::user_code, std::string(name()) + ": group " + std::to_string(g) +
+                                           " has the options of another optimizer; leave them out or use this one's.");
     const auto& params = param_groups_[g].params();
     for (std::size_t i = 0; i < params.size(); ++i) {
-      const torch::Tensor& param = params[i];
+      if (params[i].numel() == 0) continue;
+      names_.check(params[i], g, i);
+      const torch::Tensor& grad = detail::gradient_of(params[i].unsafeGetTensorImpl());
+      if (grad.defined()) names_.check_gradient(params[i], g, i, grad);
+    }
+  }
+
+  void bind_group(std::size_t g, Records& before) {
+    std::vector<std::pair<Key, detail::Bucket>> buckets;  // few, in the order of their first parameter
+    for (const torch::Tensor& param : param_groups_[g].params()) {
+      c10::TensorImpl* const id = param.unsafeGetTensorImpl();
       if (param.numel() == 0) continue;
-      check(param, g, i);
-      if (auto known = before.extract(param.unsafeGetTensorImpl())) records_.insert(std::move(known));
-      auto& record = records_[param.unsafeGetTensorImpl()];
+      if (auto known = before.extract(id)) records_.insert(std::move(known));
+      detail::ParameterRecord& record = records_[id];
       record.param = param;
-      const torch::Tensor& grad = detail::gradient_of(param.unsafeGetTensorImpl());
-      if (!grad.defined()) {
-        idle_.push_back(param.unsafeGetTensorImpl());
+      if (!detail::gradient_of(id).defined()) {
+        idle_.push_back(id);
         continue;
       }
-      check_gradient(param, grad, g, i);
       if (!record.state.empty() && record.state.front().numel() != param.numel()) record.state.clear();
       const bool fresh = starts_apart() && record.state.empty();
-      const Key key{param.scalar_type(), param.device().type(), param.device().index(), counts_steps() ? record.steps : 0, fresh};
+      const Key key{param.scalar_type(), param.device().type(), param.device().index(),
+                    counts_steps() ? record.steps : 0, fresh};
       auto at = std::find_if(buckets.begin(), buckets.end(), [&](const auto& entry) { return entry.first == key; });
       if (at == buckets.end()) at = buckets.insert(at, {key, detail::Bucket(g, fresh)});
       at->second.add(record);
     }
+    const auto specs = state_specs(std::as_const(param_groups_)[g].options());
     for (auto& [key, bucket] : buckets) {
       bucket.build(specs);
       buckets_.push_back(std::move(bucket));
     }
   }
 
-  std::string_view name_;
-  std::unordered_map<const c10::TensorImpl*, std::string> names_;
-  std::unordered_map<c10::TensorImpl*, detail::ParameterRecord> records_;  // nodes: buckets point to them
+  detail::HeldNames names_;
+  Records records_;  // buckets point to its nodes
   std::vector<detail::Bucket> buckets_;
   std::vector<c10::TensorImpl*> idle_;  // without gradient when the runs were cut
   std::size_t held_ = 0;

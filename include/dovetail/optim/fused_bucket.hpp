@@ -19,8 +19,8 @@ struct StateSpec {
   double initial = 0;
 };
 
-/// What the optimizer knows of one parameter. The state tensors are 1-D, in the memory order of the parameter, and are slices of
-/// what the kernel is given; so they stay right when runs are cut anew.
+/// What the optimizer knows of one parameter. The state tensors are 1-D, in the memory order of the parameter, and are
+/// slices of what the kernel is given; so they stay right when runs are cut anew.
 struct ParameterRecord {
   torch::Tensor param;
   std::vector<torch::Tensor> state;
@@ -52,13 +52,13 @@ inline bool surely_reads_along(const c10::TensorImpl& param, const c10::TensorIm
          grad.is_contiguous();
 }
 
-/// The arguments of one kernel call: parameters of one group, one dtype, one device and one step count, merged into runs.
-/// The vectors live from step to step, so that a step allocates nothing.
+/// The arguments of one kernel call: parameters of one group, one dtype, one device and one step count, merged into
+/// runs. The vectors live from step to step, so that a step allocates nothing.
 class Bucket {
  public:
   std::size_t group = 0;
-  bool fresh = false;                              ///< no state before this step: SGD starts its momentum with the gradient
-  std::vector<torch::Tensor> params, grads;        ///< one per run
+  bool fresh = false;                        ///< no state before this step: SGD starts its momentum with the gradient
+  std::vector<torch::Tensor> params, grads;  ///< one per run
   std::vector<std::vector<torch::Tensor>> states;  ///< per StateSpec, one per run
   std::vector<torch::Tensor> counters;             ///< one handle per run, all of the same fp32 tensor of one element
   std::vector<ParameterRecord*> records;           ///< all members of all runs
@@ -79,7 +79,8 @@ class Bucket {
     states.clear();
     for (std::size_t k = 0; k < specs.size(); ++k) states.push_back(state_of_runs(runs, k, specs[k].initial));
     const auto like = params.front().options();
-    counters.assign(runs.size(), torch::full({1}, double(records.front()->steps), like.dtype(torch::kFloat32).requires_grad(false)));
+    counters.assign(runs.size(),
+                    torch::full({1}, double(records.front()->steps), like.dtype(torch::kFloat32).requires_grad(false)));
   }
 
   /// Takes up this step's gradients. False if they are no longer where the runs were cut for them.
@@ -121,8 +122,8 @@ class Bucket {
       counter.fill_(step);
   }
 
-  /// The divisor as the kernel takes it. nullopt: there is none, or (fp64, where the kernel's fp32 would not hold it) the
-  /// gradients have been divided here.
+  /// The divisor as the kernel takes it. nullopt: there is none, or (fp64, where the kernel's fp32 would not hold it)
+  /// the gradients have been divided here.
   const std::optional<torch::Tensor>& divisor_tensor(double divisor) {
     if (divisor == 1) return no_tensor();
     if (params.front().scalar_type() == torch::kFloat64 && double(float(divisor)) != divisor) {

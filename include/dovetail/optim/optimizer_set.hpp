@@ -76,9 +76,7 @@ class OptimizerSet {
 
   /// From what configure_optimizers returned. Throws Error{user_code} for a null pointer.
   template <class Result>
-  explicit OptimizerSet(Result result)
-    requires OptimizerResult<Result>
-  {
+  explicit OptimizerSet(Result result) requires OptimizerResult<Result> {
     add(std::move(result), {});
   }
 
@@ -120,8 +118,8 @@ class OptimizerSet {
       if (entry.schedule()) entry.schedule()->epochs_ended(epochs);
   }
 
-  /// To be called after each validation; `metric(name)` returns a pointer to the value, or null if nothing of that name was
-  /// logged. Throws Error{user_code} if a schedule monitors what is not there.
+  /// To be called after each validation; `metric(name)` returns a pointer to the value, or null if nothing of that name
+  /// was logged. Throws Error{user_code} if a schedule monitors what is not there.
   template <class Metric>
   void validated(Metric&& metric) {
     for (OptimizerEntry& entry : entries_) {
@@ -129,8 +127,9 @@ class OptimizerSet {
       if (monitor.empty()) continue;
       const double* value = metric(monitor);
       if (!value)
-        throw Error(ExitCode::user_code, "the schedule of " + entry.type() + " monitors '" + monitor +
-                                             "', which was not logged in validation; log it in validation_step or correct the name.");
+        throw Error(ExitCode::user_code,
+                    "the schedule of " + entry.type() + " monitors '" + monitor +
+                        "', which was not logged in validation; log it in validation_step or correct the name.");
       entry.schedule()->observe(*value);
     }
   }
@@ -158,14 +157,18 @@ class OptimizerSet {
         if (!param.defined()) refuse("holds an undefined tensor as " + place(g, i) + ".");
         const auto found = known.find(param.unsafeGetTensorImpl());
         if (found == known.end())
-          refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " + shape(param) + ", " + place(g, i) +
-                 ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
+          refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " + shape(param) + ", " +
+                 place(g, i) + ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
         const auto [other, first] = owner.emplace(param.unsafeGetTensorImpl(), k);
         if (!first && other->second != k)
-          refuse("holds '" + found->second->name + "', which optimizer " + std::to_string(other->second) + " holds too.");
+          refuse("holds '" + found->second->name + "', which optimizer " + std::to_string(other->second) +
+                 " holds too.");
         if (!first) refuse("holds '" + found->second->name + "' twice.");
       }
-    if (held == 0) refuse("holds no parameters: nothing would be trained. Give it some of the Parameters that configure_optimizers gets.");
+    if (held == 0)
+      refuse(
+          "holds no parameters: nothing would be trained. Give it some of the Parameters that configure_optimizers "
+          "gets.");
   }
 
   std::string named(std::size_t k, const torch::Tensor& param) const {
@@ -185,7 +188,8 @@ class OptimizerSet {
 
   template <std::derived_from<torch::optim::Optimizer> Optimizer>
   void add(Optimizer optimizer, OptimizerEntry::Binder binder) {
-    entries_.emplace_back(std::make_shared<Optimizer>(std::move(optimizer)), optimizer_traits<Optimizer>, std::move(binder));
+    entries_.emplace_back(std::make_shared<Optimizer>(std::move(optimizer)), optimizer_traits<Optimizer>,
+                          std::move(binder));
   }
 
   template <class Optimizer>
@@ -195,13 +199,15 @@ class OptimizerSet {
 
   template <class Optimizer>
   void add(std::shared_ptr<Optimizer> optimizer, OptimizerEntry::Binder binder) {
-    if (!optimizer) throw Error(ExitCode::user_code, "configure_optimizers returned a null pointer; return an optimizer.");
+    if (!optimizer)
+      throw Error(ExitCode::user_code, "configure_optimizers returned a null pointer; return an optimizer.");
     entries_.emplace_back(std::move(optimizer), optimizer_traits<Optimizer>, std::move(binder));
   }
 
   template <class Optimizer, class Schedule>
   void add(Scheduled<Optimizer, Schedule> with, const OptimizerEntry::Binder&) {
-    auto binder = [schedule = std::move(with.schedule), options = std::move(with.options)](torch::optim::Optimizer& optimizer) {
+    auto binder = [schedule = std::move(with.schedule),
+                   options = std::move(with.options)](torch::optim::Optimizer& optimizer) {
       return detail::bind_schedule(optimizer, schedule, options);
     };
     add(std::move(with.optimizer), std::move(binder));

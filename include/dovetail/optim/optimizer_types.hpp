@@ -58,7 +58,8 @@ struct TypesOf<std::tuple<Each...>> {
 
 }  // namespace detail
 
-/// May configure_optimizers return R: one optimizer by value, unique_ptr or shared_ptr, `scheduled(...)`, or a tuple of these?
+/// May configure_optimizers return R: one optimizer by value, unique_ptr or shared_ptr, `scheduled(...)`, or a tuple of
+/// these?
 template <class R>
 concept OptimizerResult = detail::TypesOf<std::remove_cvref_t<R>>::known;
 

@@ -21,14 +21,16 @@ struct ParameterGroup {
 
 namespace detail {
 
-/// LibTorch's face of our options: holds the aggregate that users write with designated initializers, and gives LibTorch's
-/// schedulers the learning rate to read and set.
+/// LibTorch's face of our options: holds the aggregate that users write with designated initializers, and gives
+/// LibTorch's schedulers the learning rate to read and set.
 template <class Options>
 class HeldOptions final : public torch::optim::OptimizerOptions {
  public:
   explicit HeldOptions(Options held) : value(std::move(held)) {}
 
-  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override { return std::make_unique<HeldOptions>(value); }
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    return std::make_unique<HeldOptions>(value);
+  }
   double get_lr() const override { return value.lr; }
   void set_lr(const double lr) override { value.lr = lr; }
 

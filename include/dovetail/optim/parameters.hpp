@@ -15,7 +15,8 @@ namespace dovetail {
 struct Parameter {
   std::string name;            ///< as the model registers it
   std::vector<int64_t> shape;  ///< in the model
-  torch::Tensor tensor;        ///< what an optimizer may hold: the parameter itself, or this rank's piece of it (1-D, maybe empty)
+  torch::Tensor
+      tensor;  ///< what an optimizer may hold: the parameter itself, or this rank's piece of it (1-D, maybe empty)
 };
 
 /// The ordered list of what may be optimized, as configure_optimizers gets it. Parameter groups are cut out of it by

@@ -11,8 +11,9 @@
 #include <numbers>
 #include <string>
 
-/// Schedules as values. Each but Plateau is a pure function of the number t of steps (or epochs) already taken: the next step
-/// has, in every group, the learning rate that the group began with times `factor(t)`. So nothing has to be saved to resume.
+/// Schedules as values. Each but Plateau is a pure function of the number t of steps (or epochs) already taken: the
+/// next step has, in every group, the learning rate that the group began with times `factor(t)`. So nothing has to be
+/// saved to resume.
 ///
 /// A schedule of your own is a struct with `double factor(int64_t taken) const`.
 
@@ -25,7 +26,9 @@ inline void require_schedule(bool holds, const char* rule) {
 }
 
 /// (t + 1) / warmup: the first step is not wasted on a learning rate of 0, the last of the warm-up has the full one.
-inline double warmup_factor(int64_t taken, int64_t warmup) { return double(taken + 1) / double(warmup); }
+inline double warmup_factor(int64_t taken, int64_t warmup) {
+  return double(taken + 1) / double(warmup);
+}
 
 /// How far t is from the end of the warm-up to the end of all, 0 to 1.
 inline double progress(int64_t taken, int64_t warmup, int64_t total) {
@@ -35,7 +38,8 @@ inline double progress(int64_t taken, int64_t warmup, int64_t total) {
 }  // namespace detail
 
 /// Up in a straight line, then down in half a cosine (Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts):
-/// t < warmup_steps: (t + 1) / warmup_steps; then min + (1 - min) (1 + cos(pi s)) / 2, where s goes from 0 to 1 at total_steps.
+/// t < warmup_steps: (t + 1) / warmup_steps; then min + (1 - min) (1 + cos(pi s)) / 2, where s goes from 0 to 1 at
+/// total_steps.
 struct WarmupCosine {
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;  ///< with the warm-up; min_factor from there on
@@ -80,7 +84,7 @@ struct StepDecay {
 /// Cuts the learning rate when a metric has stopped getting better, as LibTorch's ReduceLROnPlateauScheduler does with
 /// relative thresholds. Looks at the metric after each validation.
 struct Plateau {
-  std::string monitor{};    ///< name of the metric, as logged in validation_step
+  std::string monitor{};  ///< name of the metric, as logged in validation_step
   Mode mode = Mode::min;
   double factor = 0.1;      ///< what the learning rate is multiplied with
   int64_t patience = 10;    ///< so many validations in a row may be no better; the next one cuts

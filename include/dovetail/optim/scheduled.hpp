@@ -50,9 +50,10 @@ concept SchedulerFactory = std::invocable<S&, torch::optim::Optimizer&>;
 /// The optimizer is given by value, unique_ptr or shared_ptr. Throws Error{user_code} for options out of range.
 template <class Optimizer, class Schedule>
 Scheduled<Optimizer, Schedule> scheduled(Optimizer optimizer, Schedule schedule, ScheduledOptions options = {}) {
-  static_assert(FactorSchedule<Schedule> || SchedulerFactory<Schedule> || std::same_as<Schedule, Plateau>,
-                "dovetail: a schedule is a struct with `double factor(int64_t taken) const`, dt::Plateau, or a callable that "
-                "takes torch::optim::Optimizer& and returns one of LibTorch's schedulers.");
+  static_assert(
+      FactorSchedule<Schedule> || SchedulerFactory<Schedule> || std::same_as<Schedule, Plateau>,
+      "dovetail: a schedule is a struct with `double factor(int64_t taken) const`, dt::Plateau, or a callable that "
+      "takes torch::optim::Optimizer& and returns one of LibTorch's schedulers.");
   if constexpr (requires { schedule.check(); }) schedule.check();
   return {std::move(optimizer), std::move(schedule), std::move(options)};
 }
@@ -140,7 +141,7 @@ class BoundLibTorch final : public BoundSchedule {
   [[nodiscard]] std::string monitor() const override { return takes_metric ? options_.monitor : std::string(); }
 
  private:
-  static constexpr bool by_pointer = requires(Made& made) { *made; };
+  static constexpr bool by_pointer = requires(Made & made) { *made; };
   static constexpr decltype(auto) target_of(Made& made) {
     if constexpr (by_pointer)
       return *made;
@@ -148,14 +149,15 @@ class BoundLibTorch final : public BoundSchedule {
       return (made);
   }
   decltype(auto) target() { return target_of(scheduler_); }
-  static constexpr bool takes_metric = !requires(Made& made) { target_of(made).step(); };
+  static constexpr bool takes_metric = !requires(Made & made) { target_of(made).step(); };
 
   Made scheduler_;
   ScheduledOptions options_;
 };
 
 template <class Schedule>
-std::unique_ptr<BoundSchedule> bind_schedule(torch::optim::Optimizer& optimizer, Schedule schedule, ScheduledOptions options) {
+std::unique_ptr<BoundSchedule> bind_schedule(torch::optim::Optimizer& optimizer, Schedule schedule,
+                                             ScheduledOptions options) {
   if constexpr (std::same_as<Schedule, Plateau>) {
     return std::make_unique<BoundPlateau>(optimizer, schedule);
   } else if constexpr (FactorSchedule<Schedule>) {

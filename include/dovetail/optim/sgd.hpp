@@ -18,14 +18,15 @@ struct SGDOptions {
   bool maximize = false;
 };
 
-/// Stochastic gradient descent with momentum, over the fused kernel. A parameter's momentum starts as its first gradient, as in
-/// LibTorch, also for a parameter that gets its first gradient later than others.
+/// Stochastic gradient descent with momentum, over the fused kernel. A parameter's momentum starts as its first
+/// gradient, as in LibTorch, also for a parameter that gets its first gradient later than others.
 class SGD final : public FusedOptimizer {
  public:
   using Options = SGDOptions;
   explicit SGD(const Parameters& parameters, Options options = {}) : SGD({{parameters, options}}) {}
   explicit SGD(std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer("SGD", detail::held(checked(std::move(groups))), std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+      : FusedOptimizer("SGD", detail::held(checked(std::move(groups))),
+                       std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
 
  protected:
   void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
@@ -58,8 +59,10 @@ class SGD final : public FusedOptimizer {
       detail::require_option(with.lr >= 0, "SGD", "lr must not be negative", with.lr);
       detail::require_option(with.momentum >= 0, "SGD", "momentum must not be negative", with.momentum);
       detail::require_option(with.weight_decay >= 0, "SGD", "weight_decay must not be negative", with.weight_decay);
-      detail::require_option(!with.nesterov || with.momentum > 0, "SGD", "nesterov needs momentum above 0", with.momentum);
-      detail::require_option(!with.nesterov || with.dampening == 0, "SGD", "nesterov needs dampening 0", with.dampening);
+      detail::require_option(!with.nesterov || with.momentum > 0, "SGD", "nesterov needs momentum above 0",
+                             with.momentum);
+      detail::require_option(!with.nesterov || with.dampening == 0, "SGD", "nesterov needs dampening 0",
+                             with.dampening);
     }
     return groups;
   }

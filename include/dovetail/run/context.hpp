@@ -20,8 +20,10 @@ namespace dovetail {
 /// The state of one run: what policies see and change. Stages of set-up change its values, never its type.
 class RunContext {
  public:
-  RunContext(TrainerOptions options, StrategyTraits strategy, PrecisionTraits precision)
-      : options(std::move(options)), strategy(strategy), precision(precision) {}
+  RunContext(TrainerOptions options, StrategyTraits strategy, PrecisionTraits precision, std::string_view strategy_name = {},
+             std::string_view precision_name = {})
+      : options(std::move(options)), strategy(strategy), precision(precision), strategy_name(strategy_name),
+        precision_name(precision_name) {}
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
@@ -49,6 +51,7 @@ class RunContext {
   const TrainerOptions options;
   const StrategyTraits strategy;
   const PrecisionTraits precision;
+  const std::string_view strategy_name, precision_name;
 
   // Where the run is.
   Communicator comm;

@@ -15,11 +15,11 @@ struct GathersLow {
 
 namespace detail {
 
-/// The modules of LibTorch whose operators take weights of a low format together with fp32 inputs under autocast. Norms do
-/// not, and embeddings would round what they look up.
+/// The modules of LibTorch whose operators take weights of a low format together with fp32 inputs under autocast. Norms and
+/// Bilinear do not, and embeddings would round what they look up.
 template <template <class...> class List>
 using LowModules =
-    List<torch::nn::LinearImpl, torch::nn::BilinearImpl, torch::nn::Conv1dImpl, torch::nn::Conv2dImpl, torch::nn::Conv3dImpl,
+    List<torch::nn::LinearImpl, torch::nn::Conv1dImpl, torch::nn::Conv2dImpl, torch::nn::Conv3dImpl,
          torch::nn::ConvTranspose1dImpl, torch::nn::ConvTranspose2dImpl, torch::nn::ConvTranspose3dImpl, torch::nn::RNNImpl,
          torch::nn::LSTMImpl, torch::nn::GRUImpl, torch::nn::RNNCellImpl, torch::nn::LSTMCellImpl, torch::nn::GRUCellImpl,
          torch::nn::MultiheadAttentionImpl>;

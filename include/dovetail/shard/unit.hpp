@@ -111,9 +111,9 @@ class UnitCalls : public Impl, public UnitBase {
   }
 };
 
-/// forward with M's exact signature where it is one function, which nn::Sequential needs; variadic where it is overloaded.
+/// What `unit->` shows: forward as M has it, with default arguments.
 template <class Impl, class Signature>
-struct UnitImplFor : UnitCalls<Impl> {
+struct UnitView : UnitCalls<Impl> {
   using UnitCalls<Impl>::UnitCalls;
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
@@ -121,8 +121,24 @@ struct UnitImplFor : UnitCalls<Impl> {
   }
 };
 template <class Impl, class Result, class... Args>
-struct UnitImplFor<Impl, Result(Args...)> : UnitCalls<Impl> {
+struct UnitView<Impl, Result(Args...)> : UnitCalls<Impl> {
   using UnitCalls<Impl>::UnitCalls;
+  Result forward(Args... args) { return this->enter(std::forward<Args>(args)...); }
+  template <class... Fewer>
+    requires(sizeof...(Fewer) < sizeof...(Args))
+  Result forward(Fewer&&... args) {
+    return this->enter(std::forward<Fewer>(args)...);
+  }
+};
+
+/// The module itself: one forward with M's exact signature, for which nn::Sequential asks; variadic where M's is overloaded.
+template <class Impl, class Signature>
+struct UnitImplFor : UnitView<Impl, Signature> {
+  using UnitView<Impl, Signature>::UnitView;
+};
+template <class Impl, class Result, class... Args>
+struct UnitImplFor<Impl, Result(Args...)> : UnitView<Impl, Result(Args...)> {
+  using UnitView<Impl, Result(Args...)>::UnitView;
   Result forward(Args... args) { return this->enter(std::forward<Args>(args)...); }
 };
 
@@ -146,7 +162,7 @@ consteval auto forward_signature() {
 }
 
 template <class Impl>
-using UnitImplOf = UnitImplFor<Impl, typename decltype(forward_signature<Impl>())::type>;
+using SignatureOf = typename decltype(forward_signature<Impl>())::type;
 
 }  // namespace detail
 
@@ -165,11 +181,19 @@ using UnitImplOf = UnitImplFor<Impl, typename decltype(forward_signature<Impl>()
 /// structs; a class of your own lists them in a function `for_each_tensor(value, visit)` beside it. A result that hides its
 /// tensors does not compile.
 template <class M>
-struct Unit : torch::nn::ModuleHolder<detail::UnitImplOf<typename detail::ImplOf<M>::type>> {
-  static_assert(std::is_base_of_v<torch::nn::Module, typename detail::ImplOf<M>::type>,
+class Unit : public torch::nn::ModuleHolder<detail::UnitImplFor<typename detail::ImplOf<M>::type,
+                                                               detail::SignatureOf<typename detail::ImplOf<M>::type>>> {
+  using Wrapped = typename detail::ImplOf<M>::type;
+  using View = detail::UnitView<Wrapped, detail::SignatureOf<Wrapped>>;
+  static_assert(std::is_base_of_v<torch::nn::Module, Wrapped>,
                 "dovetail: Unit<M> takes a module, as a holder or as its Impl class.");
-  using Impl = detail::UnitImplOf<typename detail::ImplOf<M>::type>;
+
+ public:
+  using Impl = detail::UnitImplFor<Wrapped, detail::SignatureOf<Wrapped>>;
   using torch::nn::ModuleHolder<Impl>::ModuleHolder;
+
+  View* operator->() { return this->get(); }
+  const View* operator->() const { return this->get(); }
 
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/loop/observer.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace dovetail {
+
+/// Everything a run was asked for, names and values, as written to options.json.
+inline ResolvedOptions resolved_options(const RunContext& run) {
+  const TrainerOptions& options = run.options;
+  ResolvedOptions list;
+  const auto add = [&list](const char* name, const auto& value) {
+    if constexpr (std::is_convertible_v<decltype(value), std::string_view>)
+      list.emplace_back(name, std::string(value));
+    else
+      list.emplace_back(name, nlohmann::json(value).dump());
+  };
+  add("strategy", run.strategy_name);
+  add("precision", run.precision_name);
+  add("ranks", run.world_size());
+  add("max_epochs", options.max_epochs);
+  add("max_steps", options.max_steps);
+  add("batch_size", options.batch_size);
+  add("accumulate", options.accumulate);
+  add("gradient_clip", !options.gradient_clip ? "none" : options.gradient_clip->kind == ClipOptions::Kind::norm ? "norm" : "value");
+  if (options.gradient_clip) add("gradient_clip_limit", options.gradient_clip->limit);
+  add("seed", options.seed);
+  add("shuffle", options.shuffle);
+  add("limit_train_batches", options.limit_train_batches);
+  add("limit_validation_batches", options.limit_validation_batches);
+  add("sanity_validation_batches", options.sanity_validation_batches);
+  add("validate_every", options.validate_every);
+  add("log_every", options.log_every);
+  add("deterministic", options.deterministic);
+  add("find_unused", options.find_unused);
+  return list;
+}
+
+}  // namespace dovetail
