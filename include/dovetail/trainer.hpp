@@ -130,7 +130,7 @@ class Trainer {
     } else if constexpr (!detail::fits_task<TaskType, detail::TorchTypes>) {
       [[maybe_unused]] detail::TaskReport<TaskType, detail::TorchTypes> report;
     } else if constexpr (!(detail::fits_callback<std::remove_cvref_t<Given>> && ...)) {
-      [[maybe_unused]] std::tuple<detail::CallbackReport<std::remove_cvref_t<Given>>...> reports;
+      (report_callback<std::remove_cvref_t<Given>>(), ...);
     } else {
       return check_optimizers(task, data, optimizer_types_of<detail::OptimizersOf<TaskType>>{}, std::forward<Given>(observers)...);
     }
@@ -139,6 +139,11 @@ class Trainer {
   const TrainerOptions& options() const { return options_; }
 
  private:
+  template <class Callback>
+  static void report_callback() {
+    [[maybe_unused]] detail::CallbackReport<Callback> report;
+  }
+
   /// The continuation that knows the optimizers' types.
   template <class Task, class Data, class... Optimizers, class... Given>
   auto check_optimizers(Task& task, Data& data, OptimizerTypes<Optimizers...>, Given&&... observers) {
