@@ -31,6 +31,13 @@ struct Plain {
 };
 static_assert(Task<Plain> && detail::fits_task<Plain, Types> && !Callback<Plain> && !Logger<Plain>);
 
+// A Task that is handed over as const needs const hooks.
+struct Changes : Plain {
+  Tensor training_step(Net&, const Batch&, Step&) { return {}; }
+};
+static_assert(detail::fits_task<const Plain, Types> && detail::fits_task<Changes, Types>);
+static_assert(!detail::fits_task<const Changes, Types>);
+
 // Other forms that fit: generic, overloaded, not const, inherited, a unique_ptr, extra members, hooks.
 struct Generic {
   auto configure_model() { return std::make_unique<Net>(); }

@@ -149,7 +149,7 @@ TEST_CASE("the validation before the first step leaves nothing behind", "[callba
   fit.validate({{"loss", 9.0}}, true);
   CHECK(fit.text() == "\rvalidation before the first step\x1b[K\r\x1b[K");
   fit.epoch();
-  CHECK(fit.text().find("9") == std::string::npos);
+  CHECK(fit.text().find("loss 9") == std::string::npos);
 }
 
 TEST_CASE("a quiet bar prints nothing", "[callback]") {

@@ -161,13 +161,13 @@ TEST_CASE("metrics.jsonl has an object per row", "[logger]") {
   JSONLinesLogger logger(folder.path);
   logger.on_fit_start(fixture.state);
   CHECK(content(logger.path()) == "");
-  logger.log_metrics({"train", 0, 50, {{"loss", 0.5}}});
+  logger.log_metrics({"train", 0, 50, {{"loss", 0.5}, {"one", 1}}});
   logger.log_metrics({"validation", 1, 60, {{"a \"b\"\n\x01", 1}, {"step", 2}, {"\xC3\xA4", 3}, {"\xFF\xED\xA0\x80", 4}}});
   std::istringstream lines(content(logger.path()));
   std::string first, second;
   REQUIRE(std::getline(lines, first));
   REQUIRE(std::getline(lines, second));
-  CHECK(first == R"({"stage":"train","epoch":0,"step":50,"loss":0.5})");
+  CHECK(first == R"({"stage":"train","epoch":0,"step":50,"loss":0.5,"one":1.0})");
   const auto object = nlohmann::json::parse(second);
   CHECK(object.at("stage") == "validation");
   CHECK(object.at("epoch") == 1);

@@ -80,7 +80,8 @@ class ProgressBar {
   }
 
   void on_validation_start(LoopState& state) {
-    if (active_ && terminal_) draw(state.sanity ? "validation before the first step" : status(state) + "  validating");
+    if (!active_ || !terminal_) return;
+    draw(state.sanity ? "validation before the first step" : head(state) + bar(state) + numbers(state) + "  validating");
   }
 
   void on_validation_end(LoopState& state) {
@@ -157,12 +158,13 @@ class ProgressBar {
     return "  " + detail::duration_text((now() - *fit_started_) * (1 - done) / gained) + " left";
   }
 
-  std::string status(const LoopState& state) const {
+  static std::string bar(const LoopState& state) {
     constexpr int64_t cells = 20;
     const auto filled = static_cast<std::size_t>(std::clamp<int64_t>(percent(state) * cells / 100, 0, cells));
-    return head(state) + " [" + std::string(filled, '#') + std::string(cells - filled, '-') + "]" + numbers(state) +
-           left(state);
+    return " [" + std::string(filled, '#') + std::string(cells - filled, '-') + "]";
   }
+
+  std::string status(const LoopState& state) const { return head(state) + bar(state) + numbers(state) + left(state); }
 
   /// The line that is drawn over; it must fit into one row, or the next drawing starts in the wrong one.
   void draw(const std::string& text) {

@@ -45,7 +45,9 @@ class JSONLinesLogger {
   static std::string number(double value) {
     if (std::isnan(value)) return "\"NaN\"";
     if (std::isinf(value)) return value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
-    return detail::exact_number(value);
+    const std::string text = detail::exact_number(value);
+    // A reader takes digits alone for an integer, in which -0 has no sign.
+    return text.find_first_not_of("-0123456789") == text.npos ? text + ".0" : text;
   }
 
   void open() {
