@@ -24,7 +24,8 @@ function(read_comments out key)
 endfunction()
 
 function(fail reason)
-  message(FATAL_ERROR "${CASE} with ${COMPILER}: ${reason}\n${ARGN}")
+  string(REPLACE "\n" "\n  " printed "${ARGN}")  # CMake leaves indented lines as they are
+  message(FATAL_ERROR "${CASE} with ${COMPILER}: ${reason}\n  ${printed}")
 endfunction()
 
 # Compiles the case; sets `result` and `printed`.

@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   if (clip != 0) options.gradient_clip = dt::clip_norm(clip);
 
   const dt::FashionMNIST fashion(data);
-  dt::dispatch_pair(strategy, precision, [&]<class Strategy, class Precision>(dt::Pair<Strategy, Precision>) {
+  dt::dispatch<Classifier>(strategy, precision, [&]<class Strategy, class Precision>(dt::Pair<Strategy, Precision>) {
     dt::check_options(options);
     const int64_t ranks = launch.ranks().world_size, samples = fashion.train_data().size();
     int64_t batches = (samples + ranks * options.batch_size - 1) / (ranks * options.batch_size);

@@ -3,11 +3,15 @@
 
 /// Everything. Includes, nothing else.
 
+// The trainer first: compilers print the chain of includes above its reports.
+#include <dovetail/trainer.hpp>
+
 #include <dovetail/callback/early_stopping.hpp>
 #include <dovetail/callback/lambda_callback.hpp>
 #include <dovetail/callback/model_summary.hpp>
 #include <dovetail/callback/progress_bar.hpp>
 #include <dovetail/data/fashion_mnist.hpp>
+#include <dovetail/dispatch.hpp>
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/logger/csv.hpp>
 #include <dovetail/logger/json_lines.hpp>
@@ -19,4 +23,3 @@
 #include <dovetail/policies.hpp>
 #include <dovetail/registry.hpp>
 #include <dovetail/shard/unit.hpp>
-#include <dovetail/trainer.hpp>

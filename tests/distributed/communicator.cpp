@@ -29,8 +29,8 @@ int checked = 0;
 void expect(bool holds, const std::string& what) {
   ++checked;
   if (!holds)
-    throw Error(ExitCode::user_code, what + " is not as expected on rank " +
-                                         std::to_string(dovetail::current_ranks().rank));
+    throw Error(ExitCode::user_code,
+                what + " is not as expected on rank " + std::to_string(dovetail::current_ranks().rank));
 }
 
 void expect_equal(const torch::Tensor& got, const torch::Tensor& expected, const std::string& what) {
@@ -40,8 +40,9 @@ void expect_equal(const torch::Tensor& got, const torch::Tensor& expected, const
                                          c10::str(got) + ", expected " + c10::str(expected));
 }
 
-const std::vector<torch::ScalarType> moved{torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong,
-                                           torch::kInt,   torch::kByte,   torch::kBool, torch::kComplexFloat};
+const std::vector<torch::ScalarType> moved{torch::kFloat,    torch::kDouble, torch::kHalf,
+                                           torch::kBFloat16, torch::kLong,   torch::kInt,
+                                           torch::kByte,     torch::kBool,   torch::kComplexFloat};
 
 /// Rank r's input: element i is r * 10 + i, small enough to be exact in every format.
 torch::Tensor input(int rank, int64_t n, torch::ScalarType dtype) {
@@ -119,7 +120,8 @@ void check_summing(Communicator& all) {
       expect_equal(part.narrow(0, rank * n, n), mine.to(dtype), "reduce_scatter in place of " + name);
     }
   }
-  auto image = torch::arange(2 * 3 * 4 * 5).to(torch::kFloat).view({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast);
+  auto image =
+      torch::arange(2 * 3 * 4 * 5).to(torch::kFloat).view({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast);
   auto leaf = (image * (1 + rank)).requires_grad_(true);
   all.all_reduce_mean(leaf);
   expect_equal(leaf.detach(), image * (0.5 * (ranks + 1)), "all_reduce_mean of a channels-last leaf");
@@ -184,8 +186,8 @@ void check_asynchronous(Communicator& all) {
   }
   for (int64_t k = 1; k <= 4; ++k) {
     for (int r = 0; r < ranks; ++r)
-      expect_equal(gathered[static_cast<size_t>(k - 1)].narrow(0, r * k, k), torch::full({k}, static_cast<double>(r + k)),
-                   "an asynchronous all_gather");
+      expect_equal(gathered[static_cast<size_t>(k - 1)].narrow(0, r * k, k),
+                   torch::full({k}, static_cast<double>(r + k)), "an asynchronous all_gather");
     expect_equal(parts[static_cast<size_t>(k - 1)], torch::full({k}, static_cast<double>(k * ranks)),
                  "an asynchronous reduce_scatter");
   }
@@ -203,7 +205,8 @@ void check_small(Communicator& all) {
     for (size_t i = 0; i < got.size(); ++i)
       expect(got[i] == 100.0 * static_cast<double>(i / k) + static_cast<double>(i % k) + 0.5, "all_gather of numbers");
   }
-  const auto texts = dovetail::all_gather_text(all, std::string(static_cast<size_t>(rank), 'x') + (rank == 1 ? "\n" : ""));
+  const auto texts =
+      dovetail::all_gather_text(all, std::string(static_cast<size_t>(rank), 'x') + (rank == 1 ? "\n" : ""));
   for (int r = 0; r < ranks; ++r)
     expect(texts[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r), 'x') + (r == 1 ? "\n" : ""),
            "all_gather_text");
@@ -215,14 +218,15 @@ void check_small(Communicator& all) {
   int64_t ours = allocations;
   (void)all.all_gather(mine);
   ours = allocations - ours;
-  const auto gloo = dovetail::detail::connect_gloo(dovetail::current_ranks(), {},
-                                                   std::make_shared<dovetail::CommunicationCounts>());
+  const auto gloo =
+      dovetail::detail::connect_gloo(dovetail::current_ranks(), {}, std::make_shared<dovetail::CommunicationCounts>());
   dovetail::detail::all_gather_flat(*gloo.backend, to, from)->wait();
   int64_t theirs = allocations;
   dovetail::detail::all_gather_flat(*gloo.backend, to, from)->wait();
   theirs = allocations - theirs;
   expect(theirs > 0, "the counter of allocations");
-  expect(ours <= theirs, "allocations of all_gather, " + std::to_string(ours) + " against " + std::to_string(theirs) + ",");
+  expect(ours <= theirs,
+         "allocations of all_gather, " + std::to_string(ours) + " against " + std::to_string(theirs) + ",");
   gloo.backend->barrier()->wait();
 }
 

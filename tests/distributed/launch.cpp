@@ -30,8 +30,8 @@ int rank_main(const std::string& act, bool victim, Words rest) {
   const auto& ranks = dovetail::current_ranks();
   if (act == "hello") {
     std::string line = "rank " + std::to_string(ranks.rank) + " of " + std::to_string(ranks.world_size) + ", local " +
-                       std::to_string(ranks.local_rank) + " of " + std::to_string(ranks.local_world_size) + ", threads " +
-                       std::getenv("OMP_NUM_THREADS") + ", arguments";
+                       std::to_string(ranks.local_rank) + " of " + std::to_string(ranks.local_world_size) +
+                       ", threads " + std::getenv("OMP_NUM_THREADS") + ", arguments";
     for (const auto& word : rest) line += " " + word;
     std::cout << line + "\n" << std::flush;
     return 0;
@@ -106,8 +106,8 @@ void check_starting(support::Checks& check) {
   check.ended(run_self({"--ranks", "1", "hello", "-"}), 0, "--ranks 1", {"rank 0 of 1, local 0 of 1"});
   check.ended(run_self({"--ranks", "3", "meet", "-"}), 0, "three ranks meet", {"sum 6"});
 
-  for (const Words& bad : {Words{"--ranks", "0"}, Words{"--ranks", "-1"}, Words{"--ranks", "abc"}, Words{"--ranks"},
-                           Words{"--ranks="}}) {
+  for (const Words& bad :
+       {Words{"--ranks", "0"}, Words{"--ranks", "-1"}, Words{"--ranks", "abc"}, Words{"--ranks"}, Words{"--ranks="}}) {
     check.ended(run_self(bad), 2, "bad: " + bad.back(), {"dovetail: --ranks "});
   }
 }
@@ -119,8 +119,8 @@ void check_failing(support::Checks& check) {
   for (const std::string victim : {"0", "1", "2"}) {
     const Ended thrown = run("throw", victim, 3);
     check.ended(thrown, 5, "rank " + victim + " of 3 throws Error(data)",
-                {"dovetail: [rank " + victim + "] the file is cut\n", "dovetail: rank " + victim +
-                 " ended with exit code 5; the run of 3 ranks is over.\n"});
+                {"dovetail: [rank " + victim + "] the file is cut\n",
+                 "dovetail: rank " + victim + " ended with exit code 5; the run of 3 ranks is over.\n"});
     const Ended killed = run("kill", victim, 3);
     check.ended(killed, 137, "rank " + victim + " of 3 is killed",
                 {"dovetail: rank " + victim + " was ended by signal 9 (Killed)"});
@@ -189,22 +189,23 @@ int free_port() {
 void check_other_launchers(support::Checks& check) {
   const auto text = [](int number) { return std::to_string(number); };
   const auto torchrun = [&](int rank, int port) {
-    return Words{"RANK=" + text(rank), "WORLD_SIZE=2", "LOCAL_RANK=" + text(rank), "LOCAL_WORLD_SIZE=2",
-                 "MASTER_ADDR=localhost", "MASTER_PORT=" + text(port)};
+    return Words{"RANK=" + text(rank), "WORLD_SIZE=2",          "LOCAL_RANK=" + text(rank),
+                 "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=" + text(port)};
   };
   int port = free_port();
   auto runs = start_by_hand(2, {"meet", "-", text(port)}, [&](int rank) { return torchrun(rank, port); });
   for (const auto& run : runs) check.ended(run, 0, "torchrun's variables, rank 0 serves the store", {"sum 3"});
   char loopback[32];
   std::snprintf(loopback, sizeof loopback, "listens on 0100007F:%04X", port);
-  check.that(runs[0].says(loopback) && runs[0].times("listens on") == 1, "the store listens on loopback and nowhere else: " +
-                                                                             runs[0].output);
+  check.that(runs[0].says(loopback) && runs[0].times("listens on") == 1,
+             "the store listens on loopback and nowhere else: " + runs[0].output);
 
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
   auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  int64_t keys = agent->getNumKeys();
   for (const int attempt : {0, 1}) {  // the second finds the keys of the first in the same store
     runs = start_by_hand(2, {"meet", "-"}, [&](int rank) {
       Words words = torchrun(rank, agent->getPort());
@@ -212,12 +213,15 @@ void check_other_launchers(support::Checks& check) {
       return words;
     });
     for (const auto& run : runs) check.ended(run, 0, "the agent serves the store, attempt " + text(attempt), {"sum 3"});
+    const int64_t known = std::exchange(keys, agent->getNumKeys());
+    check.that(keys > known, "an attempt has keys of its own");
   }
 
   port = free_port();
   runs = start_by_hand(2, {"meet", "-"}, [&](int rank) {
-    return Words{"OMPI_COMM_WORLD_RANK=" + text(rank), "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=" + text(rank),
-                 "OMPI_COMM_WORLD_LOCAL_SIZE=2", "MASTER_PORT=" + text(port)};
+    return Words{"OMPI_COMM_WORLD_RANK=" + text(rank), "OMPI_COMM_WORLD_SIZE=2",
+                 "OMPI_COMM_WORLD_LOCAL_RANK=" + text(rank), "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+                 "MASTER_PORT=" + text(port)};
   });
   for (const auto& run : runs) check.ended(run, 0, "Open MPI's variables", {"sum 3"});
 
@@ -239,7 +243,8 @@ void check_other_launchers(support::Checks& check) {
   check.ended(run_self({"hello", "-"}, {"RANK=2", "WORLD_SIZE=2"}), 2, "rank too large", {"RANK is 2"});
   check.ended(run_self({"--ranks", "3", "hello", "-"}, torchrun(0, port)), 2, "--ranks against the launcher",
               {"--ranks 3 contradicts the launcher's 2 ranks"});
-  check.ended(run_self({"--ranks", "2", "hello", "-"}, torchrun(0, port)), 0, "--ranks as the launcher", {"rank 0 of 2"});
+  check.ended(run_self({"--ranks", "2", "hello", "-"}, torchrun(0, port)), 0, "--ranks as the launcher",
+              {"rank 0 of 2"});
 }
 
 }  // namespace

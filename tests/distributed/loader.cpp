@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Loaders of 1, 2 and 3 real ranks: together they see every sample once, in the same order for every number of ranks, and
-// in a steady state they allocate nothing.
+// SPDX-License-Identifier: Apache-2.0 Loaders of 1, 2 and 3 real ranks: together they see every sample once, in the
+// same order for every number of ranks, and in a steady state they allocate nothing.
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/data/fashion_mnist.hpp>
 #include <dovetail/data/loader.hpp>

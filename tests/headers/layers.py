@@ -20,6 +20,7 @@ LAYERS = [
     ["data", "checkpoint"],
     ["loop"],
     ["callback", "logger"],
+    ["default_observers.hpp"],
     ["trainer.hpp", "fabric.hpp", "policies.hpp", "registry.hpp"],
     ["dovetail.hpp"],
     ["testing"],
@@ -44,8 +45,8 @@ def main():
         for name in included:
             edges += 1
             there = part(name)
-            if name not in headers.inside:
-                wrong.append(f"{header} includes {name}, which is not there")
+            if name not in headers.inside or there not in LEVEL:
+                wrong.append(f"{header} includes {name}, which is not there or in no layer")
             elif not (here == there or LEVEL[there] < LEVEL[here] or (here, there) in PEERS):
                 wrong.append(f"{header} includes {name}, which is not below it")
             elif header in halves and there not in ("core", "launch") and name not in halves:

@@ -10,18 +10,18 @@
 
 namespace parity {
 
-/// Every model x accumulation, three times: momentum and Adam as users run them, and SGD with sums in rank order, whose
-/// result is known to the bit. Then clipping, a parameter above the size for flat homes, and batch norm.
+/// Every model x accumulation, twice: Adam as users run it, and SGD with sums in rank order, whose result is known to the
+/// bit. Then momentum, clipping, a parameter above the size for flat homes, and batch norm.
 inline std::vector<Setting> parity_settings() {
   std::vector<Setting> list;
   for (ModelKind model : {ModelKind::mlp, ModelKind::odd, ModelKind::frozen, ModelKind::tied})
     for (int64_t accumulate : {1, 2}) {
       // Windows of two end either with a tail or, of an odd number of batches, with a window that is a tail alone.
       const int64_t even = 5 * accumulate, odd = accumulate == 1 ? 5 : 9;
-      list.push_back({model, OptimizerKind::momentum, accumulate, even, Tail::shorter});
       list.push_back({model, OptimizerKind::adam, accumulate, odd, accumulate == 1 ? Tail::none : Tail::padding, true});
       list.push_back({model, OptimizerKind::sgd, accumulate, even, Tail::padding, false, {}, true});
     }
+  list.push_back({ModelKind::mlp, OptimizerKind::momentum, 2, 10, Tail::shorter});
   list.push_back({ModelKind::wide, OptimizerKind::momentum, 2, 10, Tail::shorter, false, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::odd, OptimizerKind::adam, 2, 9, Tail::padding, true, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::tied, OptimizerKind::sgd, 1, 5, Tail::padding, false, dovetail::clip_value(0.02), true});
@@ -72,10 +72,12 @@ class References {
   }
 
  private:
+  /// In ulps for low formats. Where weights are stored in one, a sum in another order may make one rounding of a weight
+  /// below 1 fall the other way; where they are fp32, only what is computed from them may.
   static double tolerance(const Ran& ran, const Formats& formats) {
+    if (formats.low()) return formats.casts_model ? 0.5 : 0.01;
     if (formats.rounds_to == torch::kFloat64) return 1e-12;
-    if (formats.rounds_to == torch::kFloat32) return ran.setting.optimizer == OptimizerKind::adam ? 1e-5 : 1e-6;
-    return 1;
+    return ran.setting.optimizer == OptimizerKind::adam ? 1e-5 : 1e-6;
   }
 
   void compare_plain(const Ran& ran, const Formats& formats) {
@@ -96,7 +98,7 @@ class References {
     const Difference found = difference(ran.outcome, *reference);
     // Where sums are in rank order and an update does not depend on where an element lies, nothing is left to chance.
     if (ran.setting.deterministic) report_.add(label(ran) + "emulated ranks, deterministic: elements that differ", ran.name(), double(found.elements), 0, found.where);
-    else if (formats.low()) report_.add(label(ran) + "emulated ranks, ulps at 1", ran.name(), found.worst / formats.ulp(), 1, found.where);
+    else if (formats.low()) report_.add(label(ran) + "emulated ranks, ulps at 1", ran.name(), found.worst / formats.ulp(), tolerance(ran, formats), found.where);
     else report_.add(label(ran) + "emulated ranks, " + name_of(ran.setting.optimizer), ran.name(), found.worst, tolerance(ran, formats), found.where);
   }
 

@@ -185,10 +185,13 @@ class Emulation {
     torch::NoGradGuard no_grad;
     auto held = net_->buffers();
     for (std::size_t i = 0; i < held.size(); ++i) {
-      held[i].copy_(buffers_[0][i]);
-      if (!held[i].is_floating_point()) continue;
-      for (int rank = 1; rank < ranks_; ++rank) held[i].add_(buffers_[std::size_t(rank)][i]);
-      if (ranks_ > 1) held[i].div_(ranks_);
+      Tensor sum = buffers_[0][i].clone();
+      if (sum.is_floating_point() && ranks_ > 1) {
+        sum = sum.to(wide());
+        for (int rank = 1; rank < ranks_; ++rank) sum.add_(buffers_[std::size_t(rank)][i].to(wide()));
+        sum = sum.to(held[i].scalar_type()).div_(ranks_);
+      }
+      held[i].copy_(sum);
     }
   }
 

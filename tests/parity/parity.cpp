@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every pair of the registry, on 1, 2 and 3 ranks (and 4 with DOVETAIL_LONG), against one device and against the same ranks
 // emulated in one process; the same run twice; loss scales; dropout. One group of processes per number of ranks runs all cases.
+//
+// By hand: parity --ranks 3 run [precision...], for all or some precisions.
 #include <dovetail/launch/launch.hpp>
 
 #include "parity/cases.hpp"
@@ -11,13 +13,15 @@ namespace {
 
 using namespace parity;
 
-int run_rank() {
+int run_rank(const std::set<std::string>& wanted) {
   torch::set_num_threads(1);
   auto comm = dt::Communicator::connect(dt::current_ranks());
   Report report(comm);
   References references(comm, report);
   std::vector<PairRow> rows = built_in_rows();
-  std::erase_if(rows, [&](const PairRow& row) { return comm.size() > 1 && row.strategy == "single"; });
+  std::erase_if(rows, [&](const PairRow& row) {
+    return (comm.size() > 1 && row.strategy == "single") || (!wanted.empty() && !wanted.contains(row.precision));
+  });
 
   std::set<std::string> precisions, strategies;
   for (const PairRow& row : rows) {
@@ -65,5 +69,7 @@ int start_groups() {
 
 int main(int argc, char** argv) {
   const dovetail::Launch launch(argc, argv);
-  return argc > 1 && std::string(argv[1]) == "run" ? run_rank() : start_groups();
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty()) return start_groups();
+  return run_rank({words.begin() + 1, words.end()});
 }

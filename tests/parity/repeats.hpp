@@ -33,7 +33,8 @@ inline void check_repeats(dovetail::Communicator& comm, const std::vector<PairRo
   }
 }
 
-/// A loss scale that is a power of two changes no bit, where nothing over- or underflows.
+/// A loss scale that is a power of two changes no bit, where nothing over- or underflows: in fp32 at no scale tried here, in
+/// fp16 at scales that keep the smallest gradients of these models above 2^-14.
 inline void check_scales(dovetail::Communicator& comm, const std::vector<PairRow>& rows, Report& report) {
   Setting setting{ModelKind::mlp, OptimizerKind::adam, 2, 9, Tail::shorter};
   const auto scaled = [&](const PairRow& row, double scale) {
@@ -42,16 +43,17 @@ inline void check_scales(dovetail::Communicator& comm, const std::vector<PairRow
   };
   const auto compare = [&](const std::string& name, const Outcome& with, const Outcome& without) {
     const Difference found = difference(with, without);
-    report.add("a loss scale that is a power of two: elements that differ", name, double(found.elements), 0, found.where);
+    if (comm.rank() == 0) report.add("a loss scale that is a power of two: elements that differ", name, double(found.elements), 0, found.where);
   };
   for (const PairRow& row : scaled_rows()) {
     if (comm.size() > 1 && row.strategy == "single") continue;
     const auto plain = std::find_if(rows.begin(), rows.end(), [&](const PairRow& other) { return other.strategy == row.strategy && other.precision == "fp32"; });
+    if (plain == rows.end()) continue;
     const Outcome unscaled = scaled(*plain, 0);
     for (double scale : {1.0, 1024.0, 65536.0}) compare(row.name() + ", " + setting.text(), scaled(row, scale), unscaled);
   }
   for (const PairRow& row : rows)
-    if (row.precision_traits.scaler != dovetail::Scaler::none) compare(row.name() + ", scales 1 and 1024", scaled(row, 1024), scaled(row, 1));
+    if (row.precision_traits.scaler != dovetail::Scaler::none) compare(row.name() + ", scales 256 and 4096", scaled(row, 4096), scaled(row, 256));
 }
 
 }  // namespace parity

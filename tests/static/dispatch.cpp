@@ -87,7 +87,7 @@ int main() {
   };
   check::that(with_whole("ddp", "apex-o2") == "ddp+apex-o2", "an optimizer over whole tensors under DDP");
   check::contains(refusal([&] { with_whole("fsdp", "fp32"); }), "dovetail-E006");
-  check::contains(refusal([&] { with_whole("fsdp", "fp32"); }), "With fsdp fit: none; with fp32 fit: single, ddp.");
+  check::contains(refusal([&] { with_whole("fsdp", "fp32"); }), "With fsdp fit: none; with fp32 fit: single, ddp, sharded-1, sharded-2.");
   check::contains(refusal([&] { with_whole("fsdp", "apex-o2"); }), "dovetail-E001");
   const auto with_closure = [](auto s, auto p) {
     return dispatch_pair<BuiltInPairs, JudgeWith<LBFGS>::Judge>(s, p, NameOf<LBFGS>{});

@@ -192,7 +192,7 @@ static_assert(fit_rule<FSDP, FP32, NeedsClosure> == "dovetail-E005" &&
               fit_rule<DDP, Apex<O1>, NeedsClosure> == "dovetail-E005");
 static_assert(fit_rule<DDP, FP16Mixed, Elementwise, NeedsClosure> == "dovetail-E005");
 static_assert(fit_rule<DDP, FP32, Whole> == "" && fit_rule<SingleDevice, Apex<O2>, Whole> == "");
-static_assert(fit_rule<FSDP, FP32, Whole> == "dovetail-E006" && fit_rule<Sharded<1>, FP32, Whole> == "dovetail-E006");
+static_assert(fit_rule<FSDP, FP32, Whole> == "dovetail-E006" && fit_rule<Sharded<1>, FP32, Whole> == "");
 static_assert(fit_rule<FSDP, FP32, Elementwise, Elementwise> == "" &&
               fit_rule<FSDP, FP32, Elementwise, Whole> == "dovetail-E006");
 static_assert(fit_rule<One, FP32, Elementwise> == "" &&

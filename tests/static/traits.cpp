@@ -70,7 +70,7 @@ static_assert(!DDP::traits.cuts_tensors && !delays_optimizer_setup<DDP> && !dela
 template <int level>
 constexpr bool sharded_says(Shards what) {
   constexpr StrategyTraits traits = Sharded<level>::traits;
-  return traits.wraps_model && traits.rebuilds_optimizers && traits.cuts_tensors && !traits.delays_optimizer_setup &&
+  return traits.wraps_model && traits.rebuilds_optimizers && !traits.cuts_tensors && !traits.delays_optimizer_setup &&
          !traits.accepts_closure && traits.shards == what;
 }
 static_assert(sharded_says<1>(Shards::optimizer_state) && sharded_says<2>(Shards::gradients));

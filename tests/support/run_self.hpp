@@ -80,7 +80,8 @@ class Program {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
 
-  /// Reads output until `done` is true of it or every process that could write more is gone; false when `seconds` are over.
+  /// Reads output until `done` is true of it or every process that could write more is gone; false when `seconds` are
+  /// over.
   bool read_until(const std::function<bool(const std::string&)>& done, int seconds) {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     while (!done(output_)) {

@@ -98,8 +98,11 @@ TEST_CASE("EarlyStopping stops at a metric that is not finite, unless told other
   CHECK(fit.stops_after({1.0, not_a_number}) == 2);
   CHECK(fit.state.stop_reason() == "early stopping: 'loss' is nan");
   CHECK(Validations().stops_after({-infinity}) == 1);
-  CHECK(Validations({.patience = 3, .check_finite = false}).stops_after({not_a_number, 1.0, not_a_number, not_a_number, 0.5}) == 0);
-  CHECK(Validations({.patience = 2, .threshold = 0.5, .check_finite = false}).stops_after({not_a_number, not_a_number}) == 2);
+  CHECK(Validations({.patience = 3, .check_finite = false})
+            .stops_after({not_a_number, 1.0, not_a_number, not_a_number, 0.5}) == 0);
+  CHECK(
+      Validations({.patience = 2, .threshold = 0.5, .check_finite = false}).stops_after({not_a_number, not_a_number}) ==
+      2);
 }
 
 TEST_CASE("EarlyStopping does not look at the validation before the first step", "[callback]") {
@@ -118,10 +121,12 @@ TEST_CASE("EarlyStopping names what was logged when its metric is missing", "[ca
   const Error missing = error_of([&] { fit.validate(1.0); });
   CHECK(missing.code() == ExitCode::user_code);
   CHECK(std::string(missing.what()) ==
-        "EarlyStopping watches 'accuracy', but validation logged only 'other', 'loss' (rank 0): call step.log(\"accuracy\", "
+        "EarlyStopping watches 'accuracy', but validation logged only 'other', 'loss' (rank 0): call "
+        "step.log(\"accuracy\", "
         "...) in validation_step, or set monitor to a name that is logged.");
   fit.state.validation = {"validation", 0, 0, {}};
-  CHECK_THAT(error_of([&] { fit.stopping.on_validation_end(fit.state); }).what(), Contains("validation logged nothing"));
+  CHECK_THAT(error_of([&] { fit.stopping.on_validation_end(fit.state); }).what(),
+             Contains("validation logged nothing"));
 }
 
 TEST_CASE("EarlyStopping refuses what cannot work", "[callback]") {

@@ -39,7 +39,9 @@ struct EveryHook {
   void on_fit_end(LoopState&) { called.push_back("fit end"); }
   void on_exception(LoopState&, const std::exception_ptr&) { called.push_back("exception"); }
   void log_metrics(const MetricsRow& row) { called.push_back("row of " + std::string(row.stage)); }
-  void log_options(const ResolvedOptions& options) { called.push_back(options.at(0).first + "=" + options.at(0).second); }
+  void log_options(const ResolvedOptions& options) {
+    called.push_back(options.at(0).first + "=" + options.at(0).second);
+  }
   void finish() { called.push_back("finish"); }
 };
 
@@ -79,7 +81,8 @@ TEST_CASE("an observer calls each hook that the callback has, and no other", "[c
   observers.add(end);
   call_all(observers, fixture.state);
   CHECK(every.called == std::vector<std::string>{"seed=7", "fit start", "epoch start", "step", "row of train",
-                                                 "validation start", "validation end", "epoch end", "fit end", "finish"});
+                                                 "validation start", "validation end", "epoch end", "fit end",
+                                                 "finish"});
   CHECK(end.ends == 1);
 }
 
@@ -150,8 +153,9 @@ TEST_CASE("a LambdaCallback calls its functions, and what is not given is nothin
   Fixture fixture;
   std::vector<std::string> called;
   Observers observers;
-  observers.add(LambdaCallback{.on_fit_start = [&](LoopState& state) { called.push_back("start"), state.stop("enough"); },
-                               .on_train_step_end = [&](LoopState&) { called.push_back("step"); }});
+  observers.add(
+      LambdaCallback{.on_fit_start = [&](LoopState& state) { called.push_back("start"), state.stop("enough"); },
+                     .on_train_step_end = [&](LoopState&) { called.push_back("step"); }});
   observers.add(LambdaCallback{});
   call_all(observers, fixture.state);
   observers.report(fixture.state, nullptr);

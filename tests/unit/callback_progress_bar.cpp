@@ -71,7 +71,9 @@ struct Fit {
   }
 };
 
-auto count(const std::string& text, char c) { return std::count(text.begin(), text.end(), c); }
+auto count(const std::string& text, char c) {
+  return std::count(text.begin(), text.end(), c);
+}
 
 }  // namespace
 
@@ -105,7 +107,8 @@ TEST_CASE("on a terminal one line is drawn again and again", "[callback]") {
   fit.bar.on_fit_end(fit.state);
   const std::string text = fit.text();
   CHECK(count(text, '\n') == 1);
-  CHECK(text.ends_with("\repoch 1/1  100 %  loss 0.5  64 samples/s  in 0:20  validation:  loss 0.25  accuracy 0.875\x1b[K\n"));
+  CHECK(text.ends_with(
+      "\repoch 1/1  100 %  loss 0.5  64 samples/s  in 0:20  validation:  loss 0.25  accuracy 0.875\x1b[K\n"));
   // The start, steps 4, 8, 12, 16, 20, validation, and the line that stays.
   CHECK(count(text, '\r') == 8);
   CHECK(text.find("\repoch 1/1   60 % [############--------]  loss 0.5  64 samples/s  0:08 left\x1b[K") != text.npos);

@@ -100,8 +100,9 @@ TEST_CASE("tensors that do not fit are refused before anything is sent", "[comm]
              Contains("two dtypes, Float and Long"));
   CHECK_THAT(complaint([&] { one.reduce_scatter(torch::zeros({6}, torch::kDouble), six); }),
              Contains("cannot sum Float into Double"));
-  CHECK_THAT(complaint([&] { one.reduce_scatter(torch::zeros({6}, torch::kHalf), torch::zeros({6}, torch::kBFloat16)); }),
-             Contains("cannot sum BFloat16 into Half"));
+  CHECK_THAT(
+      complaint([&] { one.reduce_scatter(torch::zeros({6}, torch::kHalf), torch::zeros({6}, torch::kBFloat16)); }),
+      Contains("cannot sum BFloat16 into Half"));
   CHECK_THAT(complaint([&] { one.broadcast(six, 1); }), Contains("broadcast from rank 1: there are ranks 0 to 0"));
   CHECK_THAT(complaint([&] { one.broadcast(six, -1); }), Contains("broadcast from rank -1"));
 }
@@ -157,8 +158,10 @@ TEST_CASE("what libraries throw becomes an Error with its exit code", "[comm]") 
   CHECK_THAT(translated("[/g/x.cc:1] Timed out waiting 1500ms for recv operation to complete\nframe #0",
                         ExitCode::collective_timeout),
              Contains("all_reduce on rank 1 of 4 waited 1500 ms") && !Contains("frame"));
-  CHECK_THAT(translated("Connection closed by peer [127.0.0.1]:45", ExitCode::peer_lost), Contains("another rank is gone"));
-  CHECK_THAT(translated("Read error [127.0.0.1]:45: Connection reset by peer", ExitCode::peer_lost), Contains("rank 1 of 4"));
+  CHECK_THAT(translated("Connection closed by peer [127.0.0.1]:45", ExitCode::peer_lost),
+             Contains("another rank is gone"));
+  CHECK_THAT(translated("Read error [127.0.0.1]:45: Connection reset by peer", ExitCode::peer_lost),
+             Contains("rank 1 of 4"));
   CHECK_THAT(translated("writev: Broken pipe", ExitCode::peer_lost), Contains("gone"));
   CHECK_THAT(translated("invalid tensor type", ExitCode::user_code), Contains("failed: invalid tensor type"));
   CHECK_THAT(complaint(

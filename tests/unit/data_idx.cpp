@@ -144,7 +144,8 @@ TEST_CASE("Fashion-MNIST complains about what is missing or does not fit", "[dat
   folder.write("train-labels-idx1-ubyte", idx({3}, {1, 2, 3}));
   CHECK_THAT(complaint([&] { (void)FashionMNIST(folder.path).train_data(); }), Contains("2 images and 3 labels"));
   folder.write("train-labels-idx1-ubyte", idx({2}, {1, 10}));
-  CHECK_THAT(complaint([&] { (void)FashionMNIST(folder.path).train_data(); }), Contains("label 1") && Contains("is 10"));
+  CHECK_THAT(complaint([&] { (void)FashionMNIST(folder.path).train_data(); }),
+             Contains("label 1") && Contains("is 10"));
   folder.write("train-images-idx3-ubyte", idx({2, 27, 28}, counting(2 * 27 * 28)));
   CHECK_THAT(complaint([&] { (void)FashionMNIST(folder.path).train_data(); }), Contains("27 x 28, expected 28 x 28"));
 }

@@ -82,8 +82,8 @@ TEST_CASE("a permutation depends on seed and epoch, and is the same anywhere", "
 }
 
 TEST_CASE("a permutation is spread evenly", "[data]") {
-  // Where does index 0 end up? Over 8000 epochs each of 16 cells expects 500; 37.7 is the 0.1 % bound of chi square with
-  // 15 degrees of freedom. The same for the pair at positions 0 and 1 in order or not.
+  // Where does index 0 end up? Over 8000 epochs each of 16 cells expects 500; 37.7 is the 0.1 % bound of chi square
+  // with 15 degrees of freedom. The same for the pair at positions 0 and 1 in order or not.
   for (const std::int64_t n : {16, 23, 60}) {
     std::vector<double> cells(static_cast<std::size_t>(n), 0.0);
     int rising = 0;

@@ -43,7 +43,7 @@ void check_module(const char* name, const Options& options, bool low, Inputs... 
     const auto& slot = session.slot(item.key());
     CHECK(slot.held.scalar_type() == torch::kFloat32);
     REQUIRE(item.value().grad().defined());
-    CHECK(item.value().grad().abs().max().template item<float>() > 0);
+    if (item.key() != "weight_hh") CHECK(item.value().grad().abs().max().template item<float>() > 0);  // a cell begins with zeros
     CHECK(torch::equal(slot.main, item.value().grad().reshape({-1})));
   }
   {

@@ -49,8 +49,8 @@ TEST_CASE("--ranks is taken out of the arguments", "[launch]") {
     CHECK(line.left() == Words{"p", "a", "b"});
     CHECK(line.argv[3] == nullptr);
   }
-  for (const Words& words : {Words{"p"}, Words{"p", "--rank", "3"}, Words{"p", "--", "--ranks", "3"},
-                             Words{"p", "--ranksx"}}) {
+  for (const Words& words :
+       {Words{"p"}, Words{"p", "--rank", "3"}, Words{"p", "--", "--ranks", "3"}, Words{"p", "--ranksx"}}) {
     CommandLine line(words);
     CHECK_FALSE(dovetail::detail::take_ranks(line.argc, line.argv.data()));
     CHECK(line.left() == words);
@@ -77,15 +77,15 @@ TEST_CASE("the run fails for the rank that failed first, not for its victims", "
   CHECK(code({}) == 0);
   CHECK(code({{0, 0}, {1, 0}}) == 0);
   CHECK(code({{0, 0}, {1, 5}}) == 5);
-  CHECK(code({{0, 5}, {1, 1}}) == 5);                 // the first
-  CHECK(code({{0, 8}, {1, 8}, {2, 5}}) == 5);         // victims were seen first
+  CHECK(code({{0, 5}, {1, 1}}) == 5);          // the first
+  CHECK(code({{0, 8}, {1, 8}, {2, 5}}) == 5);  // victims were seen first
   CHECK(code({{0, 7}, {1, 137}}) == 137);
-  CHECK(code({{0, 8}, {1, 7}}) == 7);                 // both victims: who waited tells more
-  CHECK(code({{0, 8}, {1, 143, true}}) == 8);         // dismissed by the launcher, no failure of its own
+  CHECK(code({{0, 8}, {1, 7}}) == 7);          // both victims: who waited tells more
+  CHECK(code({{0, 8}, {1, 143, true}}) == 8);  // dismissed by the launcher, no failure of its own
   CHECK(code({{0, 7}, {1, 137, true}}) == 7);
   CHECK(code({{0, 8}, {1, 75, true}}) == 8);
-  CHECK(code({{0, 8}, {1, 139, true}}) == 139);       // crashed by itself while leaving
-  CHECK(code({{0, 143}, {1, 8}}) == 143);             // ended from outside
+  CHECK(code({{0, 8}, {1, 139, true}}) == 139);  // crashed by itself while leaving
+  CHECK(code({{0, 143}, {1, 8}}) == 143);        // ended from outside
   CHECK(code({{0, 75}, {1, 75}}) == 75);
 }
 

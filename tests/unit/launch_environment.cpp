@@ -131,7 +131,8 @@ TEST_CASE("local ranks may be missing where all ranks are on one machine", "[lau
 }
 
 TEST_CASE("numbers are whole, in range, and nothing else", "[launch]") {
-  for (const std::string bad : {"", "abc", "-1", "1.5", " 1", "1 ", "0x1", "+1", "2147483648", "18446744073709551616"}) {
+  for (const std::string bad :
+       {"", "abc", "-1", "1.5", " 1", "1 ", "0x1", "+1", "2147483648", "18446744073709551616"}) {
     for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"}) {
       CAPTURE(name, bad);
       CHECK_THAT(complaint(with(torchrun, name, bad)), Contains(name + " is \"" + bad + "\""));
@@ -139,7 +140,8 @@ TEST_CASE("numbers are whole, in range, and nothing else", "[launch]") {
   }
   CHECK_THAT(complaint(with(torchrun, "WORLD_SIZE", "0")), Contains("WORLD_SIZE is \"0\""));
   CHECK_THAT(complaint(with(torchrun, "MASTER_PORT", "65536")), Contains("from 1 to 65535"));
-  CHECK_THAT(complaint(with(torchrun, "TORCHELASTIC_RESTART_COUNT", "x")), Contains("TORCHELASTIC_RESTART_COUNT is \"x\""));
+  CHECK_THAT(complaint(with(torchrun, "TORCHELASTIC_RESTART_COUNT", "x")),
+             Contains("TORCHELASTIC_RESTART_COUNT is \"x\""));
 }
 
 TEST_CASE("a rank is less than its world size", "[launch]") {

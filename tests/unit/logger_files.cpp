@@ -54,8 +54,10 @@ std::vector<std::vector<std::string>> read_csv(const std::string& text) {
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '"') {
-      if (quoted && i + 1 < text.size() && text[i + 1] == '"') fields.back() += text[++i];
-      else quoted = !quoted;
+      if (quoted && i + 1 < text.size() && text[i + 1] == '"')
+        fields.back() += text[++i];
+      else
+        quoted = !quoted;
     } else if (!quoted && text[i] == ',') {
       fields.emplace_back();
     } else if (!quoted && text[i] == '\n') {
@@ -78,10 +80,12 @@ Error error_of(const std::function<void()>& f) {
   return {ExitCode::done, ""};
 }
 
-const std::vector<double> hard_numbers{0.1, 1.0 / 3, 1e-310, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345680.0, 1e22,
-                                       0.30000000000000004};
+const std::vector<double> hard_numbers{
+    0.1, 1.0 / 3, 1e-310, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345680.0, 1e22, 0.30000000000000004};
 
-bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same_bits(double a, double b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
 
 }  // namespace
 
@@ -112,8 +116,8 @@ TEST_CASE("metrics.csv quotes names, also when columns come later", "[logger]") 
   for (std::size_t i = 0; i < names.size(); ++i) logger.log_metrics({"train", 0, int64_t(i), {{names[i], double(i)}}});
   const auto records = read_csv(content(logger.path()));
   REQUIRE(records.size() == 6);
-  CHECK(records[0] == std::vector<std::string>{"stage", "epoch", "step", "a,b", "say \"x\"", "two\nlines", "logged_epoch",
-                                               "plain"});
+  CHECK(records[0] ==
+        std::vector<std::string>{"stage", "epoch", "step", "a,b", "say \"x\"", "two\nlines", "logged_epoch", "plain"});
   CHECK(records[1] == std::vector<std::string>{"train", "0", "0", "0", "", "", "", ""});
   CHECK(records[3] == std::vector<std::string>{"train", "0", "2", "", "", "2", "", ""});
   CHECK(records[5] == std::vector<std::string>{"train", "0", "4", "", "", "", "", "4"});
@@ -162,7 +166,8 @@ TEST_CASE("metrics.jsonl has an object per row", "[logger]") {
   logger.on_fit_start(fixture.state);
   CHECK(content(logger.path()) == "");
   logger.log_metrics({"train", 0, 50, {{"loss", 0.5}, {"one", 1}}});
-  logger.log_metrics({"validation", 1, 60, {{"a \"b\"\n\x01", 1}, {"step", 2}, {"\xC3\xA4", 3}, {"\xFF\xED\xA0\x80", 4}}});
+  logger.log_metrics(
+      {"validation", 1, 60, {{"a \"b\"\n\x01", 1}, {"step", 2}, {"\xC3\xA4", 3}, {"\xFF\xED\xA0\x80", 4}}});
   std::istringstream lines(content(logger.path()));
   std::string first, second;
   REQUIRE(std::getline(lines, first));
@@ -203,9 +208,11 @@ TEST_CASE("a later run in the same directory loses nothing of the earlier one", 
 
 TEST_CASE("options.json holds numbers and truths as such, the rest as strings", "[logger]") {
   const Folder folder;
-  const ResolvedOptions options{{"strategy", "fsdp"}, {"max_epochs", "3"}, {"lr", "1e-3"}, {"shuffle", "true"}, {"limit", "-1"},
-                                {"seed", "18446744073709551615"}, {"zip", "01234"}, {"clip", "inf"}, {"hex", "0x10"},
-                                {"dot", "1."}, {"exponent", "1e"}, {"minus", "-"}, {"empty", ""}, {"path", "a\\b \"c\""}};
+  const ResolvedOptions options{{"strategy", "fsdp"}, {"max_epochs", "3"},   {"lr", "1e-3"},
+                                {"shuffle", "true"},  {"limit", "-1"},       {"seed", "18446744073709551615"},
+                                {"zip", "01234"},     {"clip", "inf"},       {"hex", "0x10"},
+                                {"dot", "1."},        {"exponent", "1e"},    {"minus", "-"},
+                                {"empty", ""},        {"path", "a\\b \"c\""}};
   write_options(folder / "new/folder", options);
   const std::string text = content(folder / "new/folder/options.json");
   const auto object = nlohmann::ordered_json::parse(text);
@@ -214,7 +221,8 @@ TEST_CASE("options.json holds numbers and truths as such, the rest as strings", 
   for (const auto& [name, value] : object.items()) {
     INFO(name);
     CHECK(name == options[i].first);
-    CHECK((value.is_string() ? value.get<std::string>() : value.dump()) == (name == "lr" ? "0.001" : options[i].second));
+    CHECK((value.is_string() ? value.get<std::string>() : value.dump()) ==
+          (name == "lr" ? "0.001" : options[i].second));
     CHECK(value.is_number() == (name == "max_epochs" || name == "lr" || name == "limit" || name == "seed"));
     ++i;
   }
@@ -234,9 +242,11 @@ TEST_CASE("the folder of a run is the given one, or a new one under runs", "[log
 
   const fs::path before = fs::current_path();
   fs::current_path(folder.path);
-  const std::string first = make_run_directory(alone, "", "fashion mnist/x"), second = make_run_directory(alone, "", "fashion mnist/x");
+  const std::string first = make_run_directory(alone, "", "fashion mnist/x"),
+                    second = make_run_directory(alone, "", "fashion mnist/x");
   CHECK(std::regex_match(first, std::regex("runs/fashion-mnist-x-\\d{4}-\\d\\d-\\d\\d-1")));
-  CHECK(std::regex_match(second, std::regex("runs/fashion-mnist-x-\\d{4}-\\d\\d-\\d\\d-[12]")));  // 1: midnight has passed
+  CHECK(std::regex_match(second,
+                         std::regex("runs/fashion-mnist-x-\\d{4}-\\d\\d-\\d\\d-[12]")));  // 1: midnight has passed
   CHECK(first != second);
   CHECK(fs::is_directory(first));
   CHECK(fs::is_directory(second));

@@ -257,6 +257,10 @@ TEST_CASE("schedules out of range are refused", "[optim]") {
   const auto p = two();
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::WarmupCosine{.warmup_steps = 5, .total_steps = 5}); }) ==
         "WarmupCosine needs total_steps above warmup_steps, and warmup_steps not negative.");
+  CHECK(refusal([&] {
+          const auto plateau = [](torch::optim::Optimizer& o) { return torch::optim::ReduceLROnPlateauScheduler(o); };
+          dt::OptimizerSet(dt::scheduled(dt::SGD(p), plateau)).bind_schedules();
+        }) == "a scheduler whose step takes a metric needs scheduled(..., {.monitor = \"the metric's name\"}).");
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::StepDecay{}); }) == "StepDecay needs every above 0.");
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::Plateau{}); }) ==
         "Plateau needs the name of the metric to monitor.");

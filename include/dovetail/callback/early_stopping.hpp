@@ -17,15 +17,15 @@ namespace dovetail {
 /// Ends the fit when a validation metric has stopped getting better. Metrics are reduced over ranks, so that all ranks
 /// decide alike without asking each other. The validation before the first step does not count.
 ///
-/// An improvement is a value better than the best so far by more than `min_delta`; semantics of PyTorch Lightning's callback
-/// of that name, where the check runs after each validation.
+/// An improvement is a value better than the best so far by more than `min_delta`; semantics of PyTorch Lightning's
+/// callback of that name, where the check runs after each validation.
 ///
 /// @throws Error(arguments) on options that make no sense, Error(user_code) when the metric is not logged or nothing is
 ///   validated
 class EarlyStopping {
  public:
   struct Options {
-    std::string monitor = "loss";       ///< name of a metric that validation_step logs
+    std::string monitor = "loss";  ///< name of a metric that validation_step logs
     Mode mode = Mode::min;
     int64_t patience = 3;               ///< validations without improvement after which the fit ends; 0: at the first
     double min_delta = 0;               ///< by how much a value must be better, in units of the metric; not negative
@@ -48,9 +48,10 @@ class EarlyStopping {
     best_epoch_ = -1;
     waited_ = 0;
     if (state.validation_batches == 0 || state.run.options.validate_every == 0)
-      throw Error(ExitCode::user_code, "EarlyStopping watches '" + options_.monitor +
-                                           "' of validation, but this fit has no validation: give it validation data, a "
-                                           "validation_step and validate_every above 0, or leave EarlyStopping out.");
+      throw Error(ExitCode::user_code,
+                  "EarlyStopping watches '" + options_.monitor +
+                      "' of validation, but this fit has no validation: give it validation data, a "
+                      "validation_step and validate_every above 0, or leave EarlyStopping out.");
   }
 
   void on_validation_end(LoopState& state) {
@@ -74,14 +75,12 @@ class EarlyStopping {
                  (best_epoch_ < 0 ? std::string() : " in epoch " + std::to_string(best_epoch_ + 1)));
   }
 
-  [[nodiscard]] double best() const { return best_; }           ///< infinite before the first improvement
+  [[nodiscard]] double best() const { return best_; }               ///< infinite before the first improvement
   [[nodiscard]] int64_t best_epoch() const { return best_epoch_; }  ///< from 0; -1 before the first improvement
-  [[nodiscard]] int64_t waited() const { return waited_; }      ///< validations since the best one
+  [[nodiscard]] int64_t waited() const { return waited_; }          ///< validations since the best one
 
  private:
-  double worst() const {
-    return (options_.mode == Mode::min ? 1 : -1) * std::numeric_limits<double>::infinity();
-  }
+  double worst() const { return (options_.mode == Mode::min ? 1 : -1) * std::numeric_limits<double>::infinity(); }
 
   bool better(double value, double than, double by) const {
     return options_.mode == Mode::min ? value < than - by : value > than + by;

@@ -28,8 +28,10 @@ inline std::string pretty_type_name(std::string name) {
   const auto in_identifier = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); };
   for (auto at = name.find("Impl"); at != name.npos; at = name.find("Impl", at)) {
     const bool ends = at + 4 == name.size() || !in_identifier(name[at + 4]);
-    if (ends && at > 0 && in_identifier(name[at - 1])) name.erase(at, 4);
-    else at += 4;
+    if (ends && at > 0 && in_identifier(name[at - 1]))
+      name.erase(at, 4);
+    else
+      at += 4;
   }
   constexpr std::string_view unit = "UnitImplFor<";
   if (name.starts_with(unit)) {
@@ -41,8 +43,8 @@ inline std::string pretty_type_name(std::string name) {
   return name;
 }
 
-/// Counts parameters as the whole model has them, also where a strategy has cut and freed them: by the shapes that set-up
-/// has noted.
+/// Counts parameters as the whole model has them, also where a strategy has cut and freed them: by the shapes that
+/// set-up has noted.
 class ParameterCounter {
  public:
   struct Count {
@@ -85,7 +87,8 @@ inline void add_summary_rows(std::vector<SummaryRow>& rows, const torch::nn::Mod
   if (depth == 0) return;
   for (const auto& child : module.named_children()) {
     const std::string name = prefix + child.key();
-    rows.push_back(summary_row(name, pretty_type_name(child.value()->name()), counter.count(child.value()->parameters())));
+    rows.push_back(
+        summary_row(name, pretty_type_name(child.value()->name()), counter.count(child.value()->parameters())));
     add_summary_rows(rows, *child.value(), name + ".", depth - 1, counter);
   }
 }
@@ -109,9 +112,9 @@ inline std::string table_text(const std::vector<SummaryRow>& rows) {
 
 }  // namespace detail
 
-/// The model as a table: modules with their types, numbers of parameters, how many of these are trained, and bytes in the
-/// dtype in which the model holds them. Each row counts the modules inside it too; what is tied counts once in each row and
-/// in the total. Sizes are those of the whole model, whatever part of it this rank holds.
+/// The model as a table: modules with their types, numbers of parameters, how many of these are trained, and bytes in
+/// the dtype in which the model holds them. Each row counts the modules inside it too; what is tied counts once in each
+/// row and in the total. Sizes are those of the whole model, whatever part of it this rank holds.
 ///
 /// @param slots  of the run; what is in none of them is taken to be as large as its tensor says
 /// @param depth  of modules that get a row: 1 for the children of the model; negative: all
@@ -121,7 +124,8 @@ inline std::string model_summary(const torch::nn::Module& model, const std::vect
   for (const auto& own : model.named_parameters(/*recurse=*/false))
     rows.push_back(detail::summary_row(own.key(), "parameter", counter.count({own.value()})));
   detail::add_summary_rows(rows, model, "", depth, counter);
-  rows.push_back(detail::summary_row("total", detail::pretty_type_name(model.name()), counter.count(model.parameters())));
+  rows.push_back(
+      detail::summary_row("total", detail::pretty_type_name(model.name()), counter.count(model.parameters())));
   return detail::table_text(rows);
 }
 

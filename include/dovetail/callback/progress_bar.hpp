@@ -21,8 +21,8 @@ namespace dovetail {
 /// How far the fit is, on rank 0: loss of the last step, samples per second in this epoch (all ranks together, without
 /// validation), time left for the whole fit, and at the end of an epoch the metrics of validation.
 ///
-/// On a terminal it is one line that is drawn again and again. Elsewhere, in a file say, it is a line for some 10 % of an
-/// epoch and one for its end, without control characters.
+/// On a terminal it is one line that is drawn again and again. Elsewhere, in a file say, it is a line for some 10 % of
+/// an epoch and one for its end, without control characters.
 class ProgressBar {
  public:
   /// Is the output a terminal? `ask`: it is, if it is std::cout and the system says so.
@@ -33,7 +33,7 @@ class ProgressBar {
     double interval = 0.1;           ///< least seconds between two drawings, or two plain lines within an epoch
     std::ostream* out = &std::cout;  ///< must live as long as the fit
     Terminal terminal = Terminal::ask;
-    int width = 0;                   ///< columns of the terminal; 0: as it says, else 80
+    int width = 0;                    ///< columns of the terminal; 0: as it says, else 80
     std::function<double()> clock{};  ///< seconds since some moment; empty: the steady clock
   };
 
@@ -44,8 +44,8 @@ class ProgressBar {
 
   void on_fit_start(LoopState& state) {
     active_ = !options_.quiet && state.run.rank() == 0;
-    terminal_ = options_.terminal == Terminal::yes || (options_.terminal == Terminal::ask &&
-                                                       options_.out == &std::cout && isatty(STDOUT_FILENO) == 1);
+    terminal_ = options_.terminal == Terminal::yes ||
+                (options_.terminal == Terminal::ask && options_.out == &std::cout && isatty(STDOUT_FILENO) == 1);
     open_ = false;
     fit_started_.reset();
   }
@@ -72,7 +72,8 @@ class ProgressBar {
     if (terminal_) {
       drawn_ = time;
       draw(status(state));
-    } else if (const int64_t tenths = percent(state) / 10; tenths > tenths_ && tenths < 10) {  // the end has its own line
+    } else if (const int64_t tenths = percent(state) / 10;
+               tenths > tenths_ && tenths < 10) {  // the end has its own line
       drawn_ = time;
       tenths_ = tenths;
       print(head(state) + numbers(state) + left(state));
@@ -81,7 +82,8 @@ class ProgressBar {
 
   void on_validation_start(LoopState& state) {
     if (!active_ || !terminal_) return;
-    draw(state.sanity ? "validation before the first step" : head(state) + bar(state) + numbers(state) + "  validating");
+    draw(state.sanity ? "validation before the first step"
+                      : head(state) + bar(state) + numbers(state) + "  validating");
   }
 
   void on_validation_end(LoopState& state) {
@@ -168,7 +170,8 @@ class ProgressBar {
 
   /// The line that is drawn over; it must fit into one row, or the next drawing starts in the wrong one.
   void draw(const std::string& text) {
-    *options_.out << '\r' << text.substr(0, static_cast<std::size_t>(std::max(columns() - 1, 1))) << "\x1b[K" << std::flush;
+    *options_.out << '\r' << text.substr(0, static_cast<std::size_t>(std::max(columns() - 1, 1))) << "\x1b[K"
+                  << std::flush;
     open_ = !text.empty();
   }
 

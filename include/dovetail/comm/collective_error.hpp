@@ -16,8 +16,8 @@ namespace dovetail::detail {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-/// Turns what c10d or Gloo threw into an Error that says which collective, on which rank, and what to do. Neither of them
-/// has exception types for "too late" and "peer gone", so the words of the message decide.
+/// Turns what c10d or Gloo threw into an Error that says which collective, on which rank, and what to do. Neither of
+/// them has exception types for "too late" and "peer gone", so the words of the message decide.
 [[noreturn]] inline void throw_collective_error(const std::exception& cause, std::string_view collective, int rank,
                                                 int size, std::chrono::milliseconds timeout) {
   if (const auto* ours = dynamic_cast<const Error*>(&cause)) throw *ours;
@@ -34,8 +34,10 @@ namespace dovetail::detail {
   }
   for (const std::string_view word : {"onnection", "peer", "ocket", "roken pipe", "unreachable", "refused"}) {
     if (!mentions(word)) continue;
-    throw Error(ExitCode::peer_lost, where + " failed because another rank is gone. Look at the message of the rank "
-                                             "that ended first. (" + reason + ")");
+    throw Error(ExitCode::peer_lost, where +
+                                         " failed because another rank is gone. Look at the message of the rank "
+                                         "that ended first. (" +
+                                         reason + ")");
   }
   throw Error(ExitCode::user_code, where + " failed: " + reason);
 }

@@ -15,9 +15,9 @@ namespace dovetail {
 
 /// The collectives of one set of ranks: a value, whose copies share connections, counts and temporaries.
 ///
-/// All ranks must call the same functions in the same order with tensors of the same sizes. Tensors are dense CPU tensors
-/// of any strides that are the same on all ranks; nothing is recorded for autograd. Calls come from one thread at a time.
-/// With one rank there is no process group: every function is the identity, and nothing is counted.
+/// All ranks must call the same functions in the same order with tensors of the same sizes. Tensors are dense CPU
+/// tensors of any strides that are the same on all ranks; nothing is recorded for autograd. Calls come from one thread
+/// at a time. With one rank there is no process group: every function is the identity, and nothing is counted.
 ///
 /// Every function throws Error(peer_lost) when another rank is gone, Error(collective_timeout) when one did not come in
 /// time, and Error(user_code) for tensors that do not fit; after the first two the Communicator is of no use any more.
@@ -76,18 +76,18 @@ class Communicator {
     tensor.div_(size());
   }
 
-  /// Sum over the ranks in rank order, in place: every element is ((r0 + r1) + r2) + ..., whatever tensor it is in. Half
-  /// formats are summed in fp32 and rounded once. Costs what all_reduce costs, and a temporary of the tensor's size.
+  /// Sum over the ranks in rank order, in place: every element is ((r0 + r1) + r2) + ..., whatever tensor it is in.
+  /// Half formats are summed in fp32 and rounded once. Sends what all_reduce sends; needs a temporary of that size.
   void all_reduce_deterministic(const torch::Tensor& tensor);
 
-  /// Concatenates the ranks' `in` in rank order into `out`, which is `size()` times as large. Any dtype, no rounding; `in`
-  /// may be this rank's part of `out`.
+  /// Concatenates the ranks' `in` in rank order into `out`, which is `size()` times as large. Any dtype, no rounding;
+  /// `in` may be this rank's part of `out`.
   void all_gather_into(const torch::Tensor& out, const torch::Tensor& in) { all_gather_into_async(out, in).wait(); }
   [[nodiscard]] Pending all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in);
 
   /// out = sum over ranks, in rank order, of the part of `in` that is this rank's; `in` is `size()` times as large.
-  /// Half formats are summed in fp32; `out` has the dtype of `in` or, for half formats, fp32. `out` may be part of `in`.
-  /// An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run.
+  /// Half formats are summed in fp32; `out` has the dtype of `in` or, for half formats, fp32. `out` may be part of
+  /// `in`. An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run.
   void reduce_scatter(const torch::Tensor& out, const torch::Tensor& in) { reduce_scatter_async(out, in).wait(); }
   [[nodiscard]] Pending reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in);
 
@@ -104,8 +104,8 @@ class Communicator {
     finish(Collective::barrier, [&] { return backend().barrier(); });
   }
 
-  /// A few numbers of every rank, in rank order: k numbers here, `size() * k` in the result, which stays valid until the
-  /// next call of this function. While k stays the same the tensors for it are reused.
+  /// A few numbers of every rank, in rank order: k numbers here, `size() * k` in the result, which stays valid until
+  /// the next call of this function. While k stays the same the tensors for it are reused.
   [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
 
  private:

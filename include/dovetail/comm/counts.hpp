@@ -17,13 +17,16 @@ enum class Collective { all_reduce, all_gather, reduce_scatter, broadcast, all_t
 }
 
 /// Bytes that one rank sends in a collective over `ranks` ranks, by the formula of a bandwidth-optimal algorithm; for a
-/// broadcast the mean over the ranks. `bytes` is the size of the whole tensor: what is reduced or broadcast, the gathered
-/// output, the input that is scattered or exchanged. Rounded down.
+/// broadcast the mean over the ranks. `bytes` is the size of the whole tensor: what is reduced or broadcast, the
+/// gathered output, the input that is scattered or exchanged. Rounded down.
 [[nodiscard]] constexpr std::int64_t bytes_sent(Collective collective, std::int64_t bytes, int ranks) {
   switch (collective) {
-    case Collective::all_reduce: return 2 * (ranks - 1) * bytes / ranks;
-    case Collective::barrier: return 0;
-    default: return (ranks - 1) * bytes / ranks;
+    case Collective::all_reduce:
+      return 2 * (ranks - 1) * bytes / ranks;
+    case Collective::barrier:
+      return 0;
+    default:
+      return (ranks - 1) * bytes / ranks;
   }
 }
 

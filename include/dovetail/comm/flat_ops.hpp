@@ -12,8 +12,8 @@
 
 namespace dovetail::detail {
 
-/// The elements of a tensor in storage order, as one dimension and without autograd. Collectives work on memory: strides
-/// do not matter, as long as they leave no gap and are the same on all ranks.
+/// The elements of a tensor in storage order, as one dimension and without autograd. Collectives work on memory:
+/// strides do not matter, as long as they leave no gap and are the same on all ranks.
 [[nodiscard]] inline torch::Tensor flat_view(const torch::Tensor& tensor) {
   const torch::Tensor plain = tensor.detach();
   if (plain.dim() == 1 && plain.is_contiguous()) return plain;
@@ -29,7 +29,8 @@ namespace dovetail::detail {
 
 inline void check_memory(const torch::Tensor& tensor, const char* collective) {
   const auto refuse = [&](const std::string& what) {
-    throw Error(ExitCode::user_code, std::string(collective) + " needs a dense CPU tensor, and was given " + what + ".");
+    throw Error(ExitCode::user_code,
+                std::string(collective) + " needs a dense CPU tensor, and was given " + what + ".");
   };
   if (!tensor.defined()) refuse("an undefined one");
   if (!tensor.device().is_cpu()) refuse("one on " + tensor.device().str());
@@ -45,7 +46,8 @@ inline void check_pair(const torch::Tensor& large, const torch::Tensor& small, i
   if (large.numel() != ranks * small.numel()) {
     throw Error(ExitCode::user_code, std::string(collective) + " over " + std::to_string(ranks) + " ranks was given " +
                                          std::to_string(large.numel()) + " and " + std::to_string(small.numel()) +
-                                         " elements; the larger must be " + std::to_string(ranks) + " times the smaller.");
+                                         " elements; the larger must be " + std::to_string(ranks) +
+                                         " times the smaller.");
   }
   if (!mixed && large.scalar_type() != small.scalar_type()) {
     throw Error(ExitCode::user_code, std::string(collective) + " was given two dtypes, " +
@@ -86,14 +88,13 @@ class Scratch {
     const int64_t bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
     torch::Tensor buffer;
     if (!free_.empty()) {  // the largest one: small requests must not leave a large one behind
-      const auto largest = std::max_element(free_.begin(), free_.end(), [](const auto& a, const auto& b) {
-        return a.numel() < b.numel();
-      });
+      const auto largest = std::max_element(free_.begin(), free_.end(),
+                                            [](const auto& a, const auto& b) { return a.numel() < b.numel(); });
       buffer = std::move(*largest);
       free_.erase(largest);
     }
     if (!buffer.defined() || buffer.numel() < bytes) {
-      buffer = torch::Tensor();                 // free the smaller one first
+      buffer = torch::Tensor();                // free the smaller one first
       const c10::InferenceMode normal(false);  // or the buffer could not be written outside of inference mode
       buffer = torch::empty({bytes}, torch::kByte);
     }

@@ -39,7 +39,8 @@ struct CommunicatorState {
 }  // namespace detail
 
 /// A collective under way. Its tensors must not be touched until `wait` returns; the result is there after that.
-/// Dropping it without `wait` is safe for memory and leaves the result undefined. A default one has nothing to wait for.
+/// Dropping it without `wait` is safe for memory and leaves the result undefined. A default one has nothing to wait
+/// for.
 class Pending {
  public:
   Pending() = default;

@@ -41,11 +41,12 @@ struct ConnectedGroup {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// Gloo writes to sockets without MSG_NOSIGNAL: with the default action a rank whose peer is gone would be ended by SIGPIPE
-/// instead of getting an exception that says so. A handler of the user's own stays.
+/// Gloo writes to sockets without MSG_NOSIGNAL: with the default action a rank whose peer is gone would be ended by
+/// SIGPIPE instead of getting an exception that says so. A handler of the user's own stays.
 inline void ignore_broken_pipes() {
   struct sigaction action {};
-  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL)
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+      action.sa_handler == SIG_DFL)
     std::signal(SIGPIPE, SIG_IGN);
 }
 

@@ -16,13 +16,13 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <dovetail/launch/environment.hpp>
 #include <dovetail/comm/collective_error.hpp>
+#include <dovetail/launch/environment.hpp>
 
 namespace dovetail::detail {
 
-/// A listening socket bound to one address. Left to itself TCPStore listens on every interface, and whoever connects may
-/// read and write its keys.
+/// A listening socket bound to one address. Left to itself TCPStore listens on every interface, and whoever connects
+/// may read and write its keys.
 [[nodiscard]] inline int listen_on(const std::string& address, int port) {
   const std::string where = address + ":" + std::to_string(port);
   addrinfo hints{};
@@ -30,7 +30,8 @@ namespace dovetail::detail {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (const int failed = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found); failed != 0) {
-    throw Error(ExitCode::arguments, "rank 0 cannot resolve MASTER_ADDR \"" + address + "\": " + ::gai_strerror(failed));
+    throw Error(ExitCode::arguments,
+                "rank 0 cannot resolve MASTER_ADDR \"" + address + "\": " + ::gai_strerror(failed));
   }
   int error = 0;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
@@ -50,11 +51,11 @@ namespace dovetail::detail {
   }
   ::freeaddrinfo(found);
   throw Error(ExitCode::arguments, "rank 0 cannot listen on MASTER_ADDR:MASTER_PORT " + where + ": " +
-                                       std::generic_category().message(error) + ". Choose a free port of this machine.");
+                                       std::generic_category().message(error) +
+                                       ". Choose a free port of this machine.");
 }
 
-[[nodiscard]] inline c10::intrusive_ptr<c10d::Store> make_store(const Ranks& ranks,
-                                                                std::chrono::milliseconds timeout) {
+[[nodiscard]] inline c10::intrusive_ptr<c10d::Store> make_store(const Ranks& ranks, std::chrono::milliseconds timeout) {
   const Rendezvous& how = ranks.how;
   c10::intrusive_ptr<c10d::Store> store;
   if (how.kind == Rendezvous::Kind::file) {
@@ -76,8 +77,7 @@ namespace dovetail::detail {
 /// A store for one more process group of this process. The connection is made once; process groups are told apart by a
 /// prefix with their number, which is the same on all ranks because all ranks make the same groups in the same order.
 /// @throws Error(collective_timeout, peer_lost, arguments)
-[[nodiscard]] inline c10::intrusive_ptr<c10d::Store> next_store(const Ranks& ranks,
-                                                                std::chrono::milliseconds timeout) {
+[[nodiscard]] inline c10::intrusive_ptr<c10d::Store> next_store(const Ranks& ranks, std::chrono::milliseconds timeout) {
   struct Known {
     c10::intrusive_ptr<c10d::Store> store;
     int groups = 0;

@@ -51,7 +51,7 @@ struct E006 {
   static constexpr std::string_view text =
       "dovetail-E006: the Strategy cuts tensors, but the optimizer is not element-wise: on a part it computes "
       "something "
-      "else. Use DDP, an element-wise optimizer such as AdamW, or specialise optimizer_traits.";
+      "else. Use Sharded, an element-wise optimizer such as AdamW, or specialise optimizer_traits.";
   template <class S, class P, class... Optimizers>
   static constexpr bool optimizers_take_parts = !S::traits.cuts_tensors || detail::all_elementwise<Optimizers...>;
   template <class S, class P, class... Optimizers>
@@ -60,7 +60,7 @@ struct E006 {
   struct Report {
     static_assert(optimizers_take_parts<S, P, Optimizers...>,
                   "dovetail-E006: the Strategy cuts tensors, but the optimizer is not element-wise: on a part it "
-                  "computes something else. Use DDP, an element-wise optimizer such as AdamW, or specialise "
+                  "computes something else. Use Sharded, an element-wise optimizer such as AdamW, or specialise "
                   "optimizer_traits.");
   };
 };

@@ -40,7 +40,7 @@ inline constexpr bool has_configure_optimizers = hook::configure_optimizers::fou
 template <class Task>
 inline constexpr bool has_training_step = hook::training_step::found<Task>;
 template <class T>
-inline constexpr bool points_to_a_model = !std::is_pointer_v<T> && requires(T & model) {
+inline constexpr bool points_to_a_model = !std::is_pointer_v<T> && requires(T& model) {
   *model;
   model.operator->();
 };

@@ -7,8 +7,8 @@
 
 namespace dovetail {
 
-/// Samples and what is to be learned from them; the first dimension of both counts samples. The storage is used again for
-/// the next batch: clone what must outlive the step.
+/// Samples and what is to be learned from them; the first dimension of both counts samples. The storage is used again
+/// for the next batch: clone what must outlive the step.
 struct Batch {
   torch::Tensor data;
   torch::Tensor target;
@@ -25,7 +25,8 @@ struct Batch {
 
 namespace detail {
 
-/// Gives `tensor` the shape and dtype, on the CPU, keeping its storage where it is large enough. The content is undefined.
+/// Gives `tensor` the shape and dtype, on the CPU, keeping its storage where it is large enough. The content is
+/// undefined.
 inline void shape_as(torch::Tensor& tensor, torch::IntArrayRef shape, torch::ScalarType dtype) {
   const bool fits = tensor.defined() && tensor.scalar_type() == dtype && tensor.device().is_cpu() &&
                     tensor.is_contiguous() && tensor.storage_offset() == 0;

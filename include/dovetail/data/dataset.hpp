@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include <dovetail/launch/error.hpp>
 #include <dovetail/data/batch.hpp>
+#include <dovetail/launch/error.hpp>
 
 namespace dovetail {
 
@@ -35,8 +35,8 @@ concept ValidatingDataModule = DataModule<D> && requires(const D& module) {
 
 namespace detail {
 
-/// Copies rows of `from` to consecutive rows of `to`, which gets the shape it needs. Plain copies instead of index_select:
-/// no tensors are made, so a steady state allocates nothing.
+/// Copies rows of `from` to consecutive rows of `to`, which gets the shape it needs. Plain copies instead of
+/// index_select: no tensors are made, so a steady state allocates nothing.
 inline void copy_rows(const torch::Tensor& from, std::span<const int64_t> rows, torch::Tensor& to) {
   c10::SmallVector<int64_t, 6> shape(from.sizes().begin(), from.sizes().end());
   shape[0] = static_cast<int64_t>(rows.size());

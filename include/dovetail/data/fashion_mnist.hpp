@@ -25,8 +25,8 @@ class ImageDataset {
                const std::string& source)
       : images_(std::move(images)), labels_(std::move(labels)) {
     if (images_.size(0) != labels_.size(0)) {
-      throw Error(ExitCode::data, "the files of " + source + " do not belong together: " +
-                                      std::to_string(images_.size(0)) + " images and " +
+      throw Error(ExitCode::data, "the files of " + source +
+                                      " do not belong together: " + std::to_string(images_.size(0)) + " images and " +
                                       std::to_string(labels_.size(0)) + " labels.");
     }
     const uint8_t* label = labels_.const_data_ptr<uint8_t>();

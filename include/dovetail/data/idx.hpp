@@ -30,7 +30,8 @@ class GzipFile {
     ::gzbuffer(file_.get(), 1 << 17);
   }
 
-  /// Reads up to `bytes`; fewer only at the end of the file. @throws Error(data) when the compressed data is cut or wrong.
+  /// Reads up to `bytes`; fewer only at the end of the file. @throws Error(data) when the compressed data is cut or
+  /// wrong.
   [[nodiscard]] int64_t read(void* to, int64_t bytes) {
     int64_t done = 0;
     while (done < bytes) {
@@ -66,16 +67,17 @@ class GzipFile {
 
 }  // namespace detail
 
-/// Reads an IDX file of bytes, as MNIST and its relatives use: two zero bytes, the type (8: unsigned byte), the number of
-/// dimensions, their sizes as 32-bit big-endian numbers, then the elements, last dimension fastest. Gzip is recognised.
+/// Reads an IDX file of bytes, as MNIST and its relatives use: two zero bytes, the type (8: unsigned byte), the number
+/// of dimensions, their sizes as 32-bit big-endian numbers, then the elements, last dimension fastest. Gzip is
+/// recognised.
 /// @param dimensions  how many the file must have
 /// @return a kByte tensor of the file's shape
 /// @throws Error(data) naming the file, what was expected and what was found
 [[nodiscard]] inline torch::Tensor read_idx(const std::string& path, int dimensions) {
   detail::GzipFile file(path);
   const auto refuse = [&](const std::string& expected, const std::string& found) {
-    throw Error(ExitCode::data, "the data file " + path + " cannot be used: expected " + expected + ", found " + found +
-                                    ".");
+    throw Error(ExitCode::data,
+                "the data file " + path + " cannot be used: expected " + expected + ", found " + found + ".");
   };
   std::array<unsigned char, 4> word{};
   const auto read_word = [&](const char* what) {

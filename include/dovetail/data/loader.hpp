@@ -10,8 +10,8 @@
 
 namespace dovetail {
 
-/// Fills one batch after the other from a data set, always into the same storage. Used alike for training (shuffled) and
-/// validation (in order).
+/// Fills one batch after the other from a data set, always into the same storage. Used alike for training (shuffled)
+/// and validation (in order).
 template <Dataset D>
 class Loader {
  public:
@@ -27,8 +27,8 @@ class Loader {
   /// Micro-batches per epoch; the same on all ranks.
   [[nodiscard]] std::int64_t batches() const { return sampler_.batches(); }
 
-  /// Micro-batch `index` of `epoch`, this rank's part. Valid until the next load. A rank without samples gets one padding
-  /// sample, so that it runs the same program as the others: `batch.samples()` is 0 then.
+  /// Micro-batch `index` of `epoch`, this rank's part. Valid until the next load. A rank without samples gets one
+  /// padding sample, so that it runs the same program as the others: `batch.samples()` is 0 then.
   Batch& load(std::int64_t epoch, std::int64_t index) {
     sampler_.indices(epoch, index, indices_);
     const bool empty = indices_.empty();

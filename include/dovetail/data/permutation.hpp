@@ -7,13 +7,14 @@
 
 namespace dovetail {
 
-/// A random order of 0..n-1 that is computed, not stored: element i costs O(1) time and nothing has to be kept to resume.
-/// The order is a function of (n, seed, epoch) alone, the same on every rank, machine and version of the library.
+/// A random order of 0..n-1 that is computed, not stored: element i costs O(1) time and nothing has to be kept to
+/// resume. The order is a function of (n, seed, epoch) alone, the same on every rank, machine and version of the
+/// library.
 ///
-/// A balanced Feistel network of 8 rounds permutes the numbers below the smallest 4^k >= n; a value that is not below n is
-/// sent through again until it is (cycle walking), which takes under four passes on average. Both are standard
-/// (Luby and Rackoff 1988; Black and Rogaway 2002); round keys and round function are the finalizer of SplitMix64
-/// (Steele, Lea and Flood 2014).
+/// A balanced Feistel network of 8 rounds permutes the numbers below the smallest 4^k >= n; a value that is not below n
+/// is sent through again until it is (cycle walking), which takes under four passes on average. Both are standard (Luby
+/// and Rackoff 1988; Black and Rogaway 2002); round keys and round function are the finalizer of SplitMix64 (Steele,
+/// Lea and Flood 2014).
 class Permutation {
  public:
   constexpr Permutation(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) : n_(n) {

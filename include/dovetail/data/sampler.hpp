@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <dovetail/launch/error.hpp>
 #include <dovetail/data/permutation.hpp>
+#include <dovetail/launch/error.hpp>
 
 namespace dovetail {
 
@@ -29,9 +29,9 @@ struct SamplerOptions {
 /// Deals samples to ranks by arithmetic: no state, nothing to store, any position can be resumed at.
 ///
 /// The order of an epoch is one permutation for all ranks. Global micro-batch b is the positions from b*W*B on, for W
-/// ranks and batch size B per rank; rank r's part starts at b*W*B + r*B and has B positions, cut at the end of the data.
-/// So every index comes exactly once per epoch, the concatenation of the parts in rank order is the same order for every
-/// number of ranks, and only in the last micro-batch do some ranks have fewer samples, or none.
+/// ranks and batch size B per rank; rank r's part starts at b*W*B + r*B and has B positions, cut at the end of the
+/// data. So every index comes exactly once per epoch, the concatenation of the parts in rank order is the same order
+/// for every number of ranks, and only in the last micro-batch do some ranks have fewer samples, or none.
 class Sampler {
  public:
   /// @throws Error(arguments) for a batch size below 1, Error(data) for a data set without samples

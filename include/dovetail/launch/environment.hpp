@@ -153,8 +153,7 @@ Ranks read_ranks(const F& get, const RankVariables& names) {
                                          "; set both, they choose the device.");
   }
   if (ranks.world_size > 1) {
-    ranks.how =
-        rendezvous_from_environment(environment, names.rank, ranks.local_world_size == ranks.world_size);
+    ranks.how = rendezvous_from_environment(environment, names.rank, ranks.local_world_size == ranks.world_size);
   }
   return ranks;
 }

@@ -26,8 +26,8 @@ namespace dovetail {
 /// - Started by torchrun or mpirun: reads rank and world size from the environment.
 /// - Started by hand with `--ranks N`, N > 1: starts this program N times with the other arguments, waits for the ranks
 ///   and ends with the exit code of the one that failed first; only the ranks return from the constructor. When one
-///   fails the others are ended; SIGINT, SIGTERM and SIGHUP are passed on; ranks die with the launcher. Cores are shared
-///   out by OMP_NUM_THREADS, unless it is set.
+///   fails the others are ended; SIGINT, SIGTERM and SIGHUP are passed on; ranks die with the launcher. Cores are
+///   shared out by OMP_NUM_THREADS, unless it is set.
 /// - Else: a run of one rank in this process.
 ///
 /// `--ranks N` is taken out of the arguments. From here on an exception that main does not catch ends the process with

@@ -15,7 +15,7 @@ namespace dovetail::detail {
 /// How one rank ended.
 struct Outcome {
   int rank = 0;
-  int code = 0;           ///< exit code, or 128 + signal
+  int code = 0;            ///< exit code, or 128 + signal
   bool dismissed = false;  ///< the launcher had told it to go, as another rank had failed
 };
 
@@ -28,17 +28,17 @@ struct Outcome {
   return code == static_cast<int>(ExitCode::peer_lost) || code == static_cast<int>(ExitCode::collective_timeout);
 }
 
-/// The rank that a run failed for, or nullptr when all ended well. Outcomes are in the order in which ranks ended, but a
-/// victim may be seen to end before the culprit: the first that is neither a victim nor was dismissed decides; if all are
-/// victims, one that waited in vain tells more than one that lost its peer.
+/// The rank that a run failed for, or nullptr when all ended well. Outcomes are in the order in which ranks ended, but
+/// a victim may be seen to end before the culprit: the first that is neither a victim nor was dismissed decides; if all
+/// are victims, one that waited in vain tells more than one that lost its peer.
 [[nodiscard]] inline const Outcome* first_failure(const std::vector<Outcome>& outcomes) {
   const Outcome* best = nullptr;
   int least = 0;
   for (const Outcome& one : outcomes) {
     if (one.code == 0) continue;
     int weight = one.code == static_cast<int>(ExitCode::peer_lost) ? 2 : is_victim(one.code) ? 1 : 0;
-    if (one.dismissed && (one.code == 128 + SIGTERM || one.code == 128 + SIGKILL ||
-                          one.code == static_cast<int>(ExitCode::preempted))) {
+    if (one.dismissed &&
+        (one.code == 128 + SIGTERM || one.code == 128 + SIGKILL || one.code == static_cast<int>(ExitCode::preempted))) {
       weight = 3;
     }
     if (best == nullptr || weight < least) {

@@ -52,12 +52,10 @@ class TemporaryDirectory {
 /// The environment of rank `rank` of `ranks`: the launcher's, with the variables that `ranks_from_environment` reads.
 [[nodiscard]] inline std::vector<std::string> rank_environment(int rank, int ranks, const std::string& store) {
   const auto number = [](int value) { return std::to_string(value); };
-  std::vector<std::pair<std::string, std::string>> set{{"RANK", number(rank)},
-                                                       {"WORLD_SIZE", number(ranks)},
-                                                       {"LOCAL_RANK", number(rank)},
-                                                       {"LOCAL_WORLD_SIZE", number(ranks)},
-                                                       {"DOVETAIL_STORE", store},
-                                                       {"DOVETAIL_LAUNCHER", number(::getpid())}};
+  std::vector<std::pair<std::string, std::string>> set{
+      {"RANK", number(rank)},       {"WORLD_SIZE", number(ranks)},
+      {"LOCAL_RANK", number(rank)}, {"LOCAL_WORLD_SIZE", number(ranks)},
+      {"DOVETAIL_STORE", store},    {"DOVETAIL_LAUNCHER", number(::getpid())}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     set.emplace_back("OMP_NUM_THREADS", number(std::max(1, usable_cores() / ranks)));
   std::vector<std::string> environment;

@@ -13,8 +13,8 @@
 
 namespace dovetail::detail {
 
-/// The launcher's side of `--ranks N`: starts the ranks, passes signals on, and sees to it that no rank outlives a failed
-/// one. Runs in a process that does nothing else, so signals are waited for, not handled.
+/// The launcher's side of `--ranks N`: starts the ranks, passes signals on, and sees to it that no rank outlives a
+/// failed one. Runs in a process that does nothing else, so signals are waited for, not handled.
 class Supervisor {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,8 +42,8 @@ class Supervisor {
     supervise();
     const Outcome* failure = first_failure(outcomes_);
     if (failure == nullptr) return 0;
-    const std::string line = "dovetail: " + in_words(*failure) + "; the run of " + std::to_string(ranks) +
-                             " ranks is over.\n";
+    const std::string line =
+        "dovetail: " + in_words(*failure) + "; the run of " + std::to_string(ranks) + " ranks is over.\n";
     if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return failure->code;
     return failure->code;
   }

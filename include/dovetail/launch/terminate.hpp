@@ -102,6 +102,8 @@ inline void write_error_file(const std::string& path, std::string_view message) 
 
 /// The ranks of this process: of its Launch, or as the environment says.
 /// @throws Error(arguments) when the environment contradicts itself.
-[[nodiscard]] inline const Ranks& current_ranks() { return detail::known_ranks(); }
+[[nodiscard]] inline const Ranks& current_ranks() {
+  return detail::known_ranks();
+}
 
 }  // namespace dovetail

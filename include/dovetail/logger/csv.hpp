@@ -35,10 +35,11 @@ inline std::size_t end_of_record(std::string_view text) {
 
 }  // namespace detail
 
-/// Writes metrics.csv: a header, then one record per row with the columns stage, epoch, step and the metrics in the order in
-/// which their names first came. A name that comes later adds a column: the file is replaced at once by one with empty fields
-/// in the older records, as is a field whose metric a row does not have. Numbers read back the same; others are nan, inf and
-/// -inf. A metric called stage, epoch or step is written as logged_stage and so on. Quoting follows RFC 4180, with line feeds.
+/// Writes metrics.csv: a header, then one record per row with the columns stage, epoch, step and the metrics in the
+/// order in which their names first came. A name that comes later adds a column: the file is replaced at once by one
+/// with empty fields in the older records, as is a field whose metric a row does not have. Numbers read back the same;
+/// others are nan, inf and -inf. A metric called stage, epoch or step is written as logged_stage and so on. Quoting
+/// follows RFC 4180, with line feeds.
 ///
 /// Each record is handed to the system when it comes. The file of an earlier run in the same directory is set aside as
 /// metrics.1.csv. Only rank 0 writes.
@@ -61,7 +62,8 @@ class CSVLogger {
     add_columns(row);
     std::vector<std::string> fields(columns_.size());
     for (const auto& [name, value] : row.values) fields[column(name)] = number(value);
-    std::string record = detail::csv_field(row.stage) + "," + std::to_string(row.epoch) + "," + std::to_string(row.step);
+    std::string record =
+        detail::csv_field(row.stage) + "," + std::to_string(row.epoch) + "," + std::to_string(row.step);
     for (const std::string& field : fields) record += "," + field;
     file_->write(record + "\n");
   }

@@ -9,14 +9,15 @@
 /// How loggers write what is in a MetricsRow.
 namespace dovetail::detail {
 
-/// The shortest text that reads back as the same number. Not for NaN and infinities, whose text is the file format's choice.
+/// The shortest text that reads back as the same number. Not for NaN and infinities, whose text is the file format's
+/// choice.
 inline std::string exact_number(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-/// A metric's name as a column or key: the first three fields of every row are taken, so a metric of one of these names is
-/// written as `logged_epoch`, say.
+/// A metric's name as a column or key: the first three fields of every row are taken, so a metric of one of these names
+/// is written as `logged_epoch`, say.
 inline std::string field_name(std::string_view metric) {
   const bool taken = metric == "stage" || metric == "epoch" || metric == "step";
   return (taken ? "logged_" : "") + std::string(metric);

@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/// The few things that loggers do with files. Failures are Error(arguments) with the path and the system's reason: what was
-/// asked for cannot be had on this machine.
+/// The few things that loggers do with files. Failures are Error(arguments) with the path and the system's reason: what
+/// was asked for cannot be had on this machine.
 namespace dovetail::detail {
 
 [[noreturn]] inline void refuse_path(const std::string& what, const std::string& path, int reason) {
@@ -24,8 +24,8 @@ namespace dovetail::detail {
                                        ". Give a place that can be written to and has space.");
 }
 
-/// A file that is written by this process from front to end. Whole texts go to the system in one call, so that whoever reads
-/// along never waits for half a line.
+/// A file that is written by this process from front to end. Whole texts go to the system in one call, so that whoever
+/// reads along never waits for half a line.
 class OutputFile {
  public:
   /// Creates the file, or empties it; with `append`, goes on at its end.
@@ -63,7 +63,8 @@ class OutputFile {
   int descriptor_;
 };
 
-/// Puts `text` in the place of the file's content: a reader sees the old one or the new one, whatever happens meanwhile.
+/// Puts `text` in the place of the file's content: a reader sees the old one or the new one, whatever happens
+/// meanwhile.
 inline void replace_file(const std::string& path, std::string_view text) {
   const std::string beside = path + ".new";
   OutputFile file(beside);
@@ -108,7 +109,7 @@ inline void make_directories(const std::string& path) {
     const std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
       const int reason = errno;
-      if (struct stat found {}; ::stat(part.c_str(), &found) != 0) refuse_path("make the directory", path, reason);
+      if (struct stat found{}; ::stat(part.c_str(), &found) != 0) refuse_path("make the directory", path, reason);
     }
     if (slash == path.npos) break;
   }

@@ -8,9 +8,9 @@
 
 namespace dovetail {
 
-/// Writes metrics.jsonl: one object per row, {"stage":"train","epoch":0,"step":50,"loss":0.25}. Numbers read back the same;
-/// JSON has no NaN and no infinities, so these are the strings "NaN", "Infinity" and "-Infinity", which Python's float() and
-/// JavaScript's Number() take. A metric called stage, epoch or step is written as logged_stage and so on.
+/// Writes metrics.jsonl: one object per row, {"stage":"train","epoch":0,"step":50,"loss":0.25}. Numbers read back the
+/// same; JSON has no NaN and no infinities, so these are the strings "NaN", "Infinity" and "-Infinity", which Python's
+/// float() and JavaScript's Number() take. A metric called stage, epoch or step is written as logged_stage and so on.
 ///
 /// Each row is handed to the system when it comes. The file of an earlier run in the same directory is set aside as
 /// metrics.1.jsonl. Only rank 0 writes.
@@ -20,7 +20,8 @@ class JSONLinesLogger {
  public:
   explicit JSONLinesLogger(std::string directory) : directory_(std::move(directory)) {
     if (directory_.empty())
-      throw Error(ExitCode::arguments, "JSONLinesLogger got an empty path: name the directory to write metrics.jsonl to.");
+      throw Error(ExitCode::arguments,
+                  "JSONLinesLogger got an empty path: name the directory to write metrics.jsonl to.");
   }
 
   void on_fit_start(LoopState& state) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/logger/fields.hpp>
 #include <dovetail/loop/observer.hpp>
 
-#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace dovetail {
 
@@ -12,10 +15,15 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   const TrainerOptions& options = run.options;
   ResolvedOptions list;
   const auto add = [&list](const char* name, const auto& value) {
-    if constexpr (std::is_convertible_v<decltype(value), std::string_view>)
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_convertible_v<const Value&, std::string_view>)
       list.emplace_back(name, std::string(value));
+    else if constexpr (std::is_same_v<Value, bool>)
+      list.emplace_back(name, value ? "true" : "false");
+    else if constexpr (std::is_floating_point_v<Value>)
+      list.emplace_back(name, detail::exact_number(value));
     else
-      list.emplace_back(name, nlohmann::json(value).dump());
+      list.emplace_back(name, std::to_string(value));
   };
   add("strategy", run.strategy_name);
   add("precision", run.precision_name);

@@ -37,8 +37,8 @@ std::string on_rank_zero(Communicator& communicator, Work&& work) {
   return text;
 }
 
-/// runs/<name>-<date>-<n> with the first n that is free. The directory is made at once, so that runs which start together get
-/// different ones.
+/// runs/<name>-<date>-<n> with the first n that is free. The directory is made at once, so that runs which start
+/// together get different ones.
 inline std::string make_fresh_directory(std::string_view name) {
   std::string stem = "runs/";
   make_directories("runs");
@@ -81,7 +81,8 @@ inline bool is_json_number(std::string_view text) {
 ///
 /// @param wanted  where; it may be there already. Empty: runs/<name>-<date>-<n>, a new one.
 /// @throws Error(arguments), the same on every rank, when it cannot be made or written into
-inline std::string make_run_directory(Communicator& communicator, const std::string& wanted, std::string_view name = "run") {
+inline std::string make_run_directory(Communicator& communicator, const std::string& wanted,
+                                      std::string_view name = "run") {
   return detail::on_rank_zero(communicator, [&] {
     if (wanted.empty()) return detail::make_fresh_directory(name);
     detail::make_directories(wanted);
@@ -89,14 +90,16 @@ inline std::string make_run_directory(Communicator& communicator, const std::str
   });
 }
 
-/// Writes the resolved options to options.json in the folder of a run: one object, in the order of the list; values that are
-/// numbers, `true` or `false` are written as such, all others as strings. Another run's file is set aside. On one rank.
+/// Writes the resolved options to options.json in the folder of a run: one object, in the order of the list; values
+/// that are numbers, `true` or `false` are written as such, all others as strings. Another run's file is set aside. On
+/// one rank.
 /// @throws Error(arguments)
 inline void write_options(const std::string& directory, const ResolvedOptions& options) {
   std::string text = "{";
   for (const auto& [name, value] : options) {
     const bool bare = value == "true" || value == "false" || detail::is_json_number(value);
-    text += (text.size() > 1 ? ",\n  " : "\n  ") + detail::json_text(name) + ": " + (bare ? value : detail::json_text(value));
+    text += (text.size() > 1 ? ",\n  " : "\n  ") + detail::json_text(name) + ": " +
+            (bare ? value : detail::json_text(value));
   }
   text += "\n}\n";
   detail::make_directories(directory);

@@ -35,9 +35,10 @@ class DataHooks {
   virtual ~DataHooks() = default;
   virtual std::unique_ptr<BatchSource> training(int rank, int world_size, const SamplerOptions& options) = 0;
   virtual std::unique_ptr<BatchSource> validation(int rank, int world_size, const SamplerOptions& options) = 0;  ///< may be null
+  virtual std::unique_ptr<BatchSource> evaluation(int rank, int world_size, const SamplerOptions& options) = 0;  ///< may be null
 };
 
-/// A data module, or one data set, which then is for training in fit and for validation in validate.
+/// A data module, or one data set, which then is for training in fit and for evaluation in validate.
 template <class Data>
 class DataAdapter final : public DataHooks {
  public:
@@ -50,6 +51,10 @@ class DataAdapter final : public DataHooks {
   std::unique_ptr<BatchSource> validation(int rank, int world_size, const SamplerOptions& options) override {
     if constexpr (ValidatingDataModule<Data>) return make(data_.validation_data(), rank, world_size, options);
     else return nullptr;
+  }
+  std::unique_ptr<BatchSource> evaluation(int rank, int world_size, const SamplerOptions& options) override {
+    if constexpr (DataModule<Data>) return validation(rank, world_size, options);
+    else return make(data_, rank, world_size, options);
   }
 
  private:

@@ -13,10 +13,12 @@ inline void synchronize_buffers(RunContext& run) {
   for (auto& item : run.module->named_buffers()) {
     torch::Tensor buffer = item.value().detach();
     if (!buffer.defined() || buffer.numel() == 0) continue;
-    if (buffer.is_floating_point())
-      run.comm.all_reduce_mean(buffer);
-    else
+    if (!buffer.is_floating_point()) {
       run.comm.broadcast(buffer, 0);
+      continue;
+    }
+    run.options.deterministic ? run.comm.all_reduce_deterministic(buffer) : run.comm.all_reduce(buffer);
+    buffer.div_(run.world_size());
   }
 }
 

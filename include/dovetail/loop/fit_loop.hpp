@@ -10,6 +10,9 @@
 
 namespace dovetail {
 
+/// `batches`, or `limit` if that is fewer and not negative.
+inline int64_t limited(int64_t batches, int64_t limit) { return limit < 0 ? batches : std::min(batches, limit); }
+
 /// Epochs of training and validation, once set-up is done. The same code for every pair.
 class FitLoop {
  public:
@@ -75,8 +78,6 @@ class FitLoop {
     FitLoop& self;
     const Batch& batch;
   };
-
-  static int64_t limited(int64_t batches, int64_t limit) { return limit < 0 ? batches : std::min(batches, limit); }
 
   bool done() const {
     return state.stopping() || (run_.options.max_steps >= 0 && run_.steps_taken >= run_.options.max_steps);

@@ -41,8 +41,17 @@ class Observer {
   [[nodiscard]] virtual bool needs_steps() const { return false; }
 };
 
-/// A callback or logger as an Observer: calls the hooks that T has. A logger's own hooks (log_metrics, log_options, finish)
-/// are called on rank 0 only: rows are the same on every rank, and files are written once.
+namespace detail {
+
+template <class T>
+concept DecidesOnSteps = requires(const T& callback) {
+  { callback.needs_steps() } -> std::same_as<bool>;
+};
+
+}  // namespace detail
+
+/// A callback or logger as an Observer: calls the hooks that T has. A logger's own hooks (log_metrics, log_options,
+/// finish) are called on rank 0 only: rows are the same on every rank, and files are written once.
 ///
 /// A callback that has `bool needs_steps() const` decides at run time whether it wants on_train_step_end.
 template <class T>
@@ -82,17 +91,19 @@ class ObserverOf final : public Observer {
       if (state.run.rank() == 0) callback_.log_metrics(row);
   }
   void log_options(LoopState& state, const ResolvedOptions& options) override {
-    if constexpr (hook::log_options::callable<T, const ResolvedOptions&>) {
-      if (state.run.rank() == 0) callback_.log_options(options);
-    } else if constexpr (hook::log_options::found<T>) {
-      [[maybe_unused]] hook::log_options::Report<T> report;
+    if constexpr (has_hook<T, hook::log_metrics> && hook::log_options::found<T>) {
+      if constexpr (hook::log_options::callable<T, const ResolvedOptions&>) {
+        if (state.run.rank() == 0) callback_.log_options(options);
+      } else {
+        [[maybe_unused]] hook::log_options::Report<T> report;
+      }
     }
   }
 
   [[nodiscard]] bool needs_steps() const override {
     if constexpr (!has_hook<T, hook::on_train_step_end>)
       return false;
-    else if constexpr (requires(const T& callback) { { callback.needs_steps() } -> std::same_as<bool>; })
+    else if constexpr (detail::DecidesOnSteps<T>)
       return callback_.needs_steps();
     else
       return true;
@@ -116,11 +127,10 @@ class Observers {
     all_.push_back(std::move(observer));
   }
 
-  /// A callback or logger. One that has a name is referred to, so that it can be looked at after the fit; a temporary is
-  /// moved in, and a const one is copied.
+  /// A callback or logger. One that has a name is referred to, so that it can be looked at after the fit; a temporary
+  /// is moved in, and a const one is copied.
   template <class T>
-    requires(!std::convertible_to<T &&, std::unique_ptr<Observer>>)
-  void add(T&& callback) {
+  requires(!std::convertible_to<T&&, std::unique_ptr<Observer>>) void add(T&& callback) {
     using Callback = std::remove_cvref_t<T>;
     if constexpr (std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>)
       add(std::unique_ptr<Observer>(std::make_unique<ObserverOf<Callback>>(callback)));
@@ -140,8 +150,8 @@ class Observers {
     for (Observer* observer : steps_) visit(*observer);
   }
 
-  /// Tells everyone of the exception that ends the fit. What an observer throws meanwhile is dropped: the first exception
-  /// is the one that says what went wrong.
+  /// Tells everyone of the exception that ends the fit. What an observer throws meanwhile is dropped: the first
+  /// exception is the one that says what went wrong.
   void report(LoopState& state, const std::exception_ptr& exception) noexcept {
     for (const auto& observer : all_) {
       try {

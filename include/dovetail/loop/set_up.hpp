@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/launch/launch.hpp>
+#include <dovetail/loop/check_epsilon.hpp>
 #include <dovetail/loop/fingerprint.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
@@ -61,6 +62,7 @@ class SetUp {
 
   /// After the last stage.
   void finish() {
+    check_epsilon(run_.optimizers);
     strategy_.attach_gradients(run_);
     bind_gradients(run_);
     torch::manual_seed(seed_of_rank(run_.options.seed, run_.rank()));

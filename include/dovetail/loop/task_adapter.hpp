@@ -51,7 +51,7 @@ class TaskAdapter final : public TaskCalls {
   const std::shared_ptr<Model>& model() const { return model_; }
 
   std::shared_ptr<torch::nn::Module> build_model() override {
-    model_ = detail::as_shared(task_.configure_model());
+    if (!model_) model_ = detail::as_shared(task_.configure_model());
     if (!model_) throw Error(ExitCode::user_code, "configure_model returned no model: return a shared_ptr, a unique_ptr or a module holder that holds one.");
     return model_;
   }

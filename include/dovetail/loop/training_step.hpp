@@ -61,6 +61,7 @@ class TrainingStep {
     check(loss);
 
     const double weight = step_.weight();
+    if (!(weight >= 0 && std::isfinite(weight))) refuse_weight("the weight of a batch is " + std::to_string(weight), "give step.weight a number that is finite and not negative.");
     if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
     const double factor = (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
     // In fp32 at least: a scaled loss of a half format would overflow.
@@ -78,6 +79,10 @@ class TrainingStep {
     facts_.loss += loss * weight;
     if (std::isnan(loss)) facts_.nan_rank = run_.rank();
     if (std::isinf(loss)) facts_.infinite_rank = run_.rank();
+  }
+
+  [[noreturn]] void refuse_weight(const std::string& what, const std::string& cure) const {
+    throw Error(ExitCode::user_code, what + " at step " + std::to_string(run_.steps_taken) + " on rank " + std::to_string(run_.rank()) + ": " + cure);
   }
 
   void check(const torch::Tensor& loss) const {
@@ -98,6 +103,7 @@ class TrainingStep {
     for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k) facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     agreement_.agree(run_, facts_);
     stop_on_bad_loss();
+    if (!(facts_.samples > 0)) refuse_weight("the weights of all batches are 0", "something in them must count.");
     if (facts_.missing > 0) missing_.hide(run_, agreement_);
     state_.loss = facts_.loss / facts_.samples;
   }

@@ -199,7 +199,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
   void check_group(std::size_t g) const {
     const torch::optim::OptimizerOptions& options = param_groups_[g].options();
-    if (typeid(options) != typeid(*defaults_))
+    const torch::optim::OptimizerOptions& own = *defaults_;
+    if (typeid(options) != typeid(own))
       throw Error(ExitCode::user_code, std::string(name()) + ": group " + std::to_string(g) +
                                            " has the options of another optimizer; leave them out or use this one's.");
     const auto& params = param_groups_[g].params();

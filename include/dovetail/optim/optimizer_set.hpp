@@ -5,6 +5,7 @@
 
 #include <dovetail/core/traits.hpp>
 #include <dovetail/optim/fused.hpp>
+#include <dovetail/optim/held_names.hpp>
 #include <dovetail/optim/libtorch_traits.hpp>
 #include <dovetail/optim/optimizer_types.hpp>
 #include <dovetail/optim/parameters.hpp>
@@ -157,8 +158,9 @@ class OptimizerSet {
         if (!param.defined()) refuse("holds an undefined tensor as " + place(g, i) + ".");
         const auto found = known.find(param.unsafeGetTensorImpl());
         if (found == known.end())
-          refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " + shape(param) + ", " +
-                 place(g, i) + ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
+          refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " +
+                 detail::text(param.sizes()) + ", " + place(g, i) +
+                 ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
         const auto [other, first] = owner.emplace(param.unsafeGetTensorImpl(), k);
         if (!first && other->second != k)
           refuse("holds '" + found->second->name + "', which optimizer " + std::to_string(other->second) +
@@ -178,12 +180,6 @@ class OptimizerSet {
 
   static std::string place(std::size_t group, std::size_t entry) {
     return "entry " + std::to_string(entry) + " of group " + std::to_string(group);
-  }
-
-  static std::string shape(const torch::Tensor& tensor) {
-    std::ostringstream out;
-    out << tensor.sizes();
-    return out.str();
   }
 
   template <std::derived_from<torch::optim::Optimizer> Optimizer>
@@ -215,7 +211,7 @@ class OptimizerSet {
 
   template <class... Each>
   void add(std::tuple<Each...> each, const OptimizerEntry::Binder&) {
-    std::apply([this](auto&... one) { (add(std::move(one), OptimizerEntry::Binder{}), ...); }, each);
+    std::apply([this](auto&... one) { (this->add(std::move(one), OptimizerEntry::Binder{}), ...); }, each);
   }
 
   std::vector<OptimizerEntry> entries_;

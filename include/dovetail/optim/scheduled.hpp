@@ -120,13 +120,18 @@ class BoundPlateau final : public BoundSchedule {
   std::string monitor_;
 };
 
-/// One of LibTorch's schedulers, which counts by itself. It may come by value or by pointer.
+/// One of LibTorch's schedulers, which counts by itself (in 2.15 StepLR's first step does nothing but count). It may
+/// come by value or by pointer.
 template <class Made>
 class BoundLibTorch final : public BoundSchedule {
  public:
   template <class Factory>
   BoundLibTorch(torch::optim::Optimizer& optimizer, Factory& factory, ScheduledOptions options)
-      : scheduler_(factory(optimizer)), options_(std::move(options)) {}
+      : scheduler_(factory(optimizer)), options_(std::move(options)) {
+    if (takes_metric && options_.monitor.empty())
+      throw Error(ExitCode::user_code,
+                  "a scheduler whose step takes a metric needs scheduled(..., {.monitor = \"the metric's name\"}).");
+  }
   void steps_taken(int64_t) override {
     if constexpr (!takes_metric)
       if (options_.interval == Interval::step) target().step();
@@ -164,8 +169,7 @@ std::unique_ptr<BoundSchedule> bind_schedule(torch::optim::Optimizer& optimizer,
     return std::make_unique<BoundFactor<Schedule>>(optimizer, std::move(schedule), options.interval);
   } else {
     using Made = std::invoke_result_t<Schedule&, torch::optim::Optimizer&>;
-    auto bound = std::make_unique<BoundLibTorch<Made>>(optimizer, schedule, std::move(options));
-    return bound;
+    return std::make_unique<BoundLibTorch<Made>>(optimizer, schedule, std::move(options));
   }
 }
 

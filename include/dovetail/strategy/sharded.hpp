@@ -9,7 +9,8 @@ namespace dovetail {
 
 /// Data parallel with the optimizer's work cut over the ranks (ZeRO stages 1 and 2; fairscale's OSS and ShardedDDP).
 /// `Sharded<1>` cuts the optimizer's state, `Sharded<2>` the gradients as well; every rank still holds the whole model.
-/// Optimizers are made over the whole parameters and then rebuilt over this rank's part.
+/// Optimizers are made over the whole parameters and then rebuilt over this rank's part. Parts end inside tensors where all
+/// optimizers are element-wise, else at their borders, so that any optimizer is right.
 template <int level>
 struct Sharded final : StrategyBase {
   static constexpr bool arguments_fit = level == 1 || level == 2;
@@ -17,8 +18,7 @@ struct Sharded final : StrategyBase {
   static constexpr std::string_view name = level == 1 ? "sharded-1" : "sharded-2";
   static constexpr StrategyTraits traits{.rebuilds_optimizers = true,
                                          .wraps_model = true,
-                                         .shards = level == 1 ? Shards::optimizer_state : Shards::gradients,
-                                         .cuts_tensors = true};
+                                         .shards = level == 1 ? Shards::optimizer_state : Shards::gradients};
 };
 
 }  // namespace dovetail

@@ -104,7 +104,8 @@ class ShardedRun : public StrategyBase {
       const torch::Tensor data = buffers.data_part.narrow(0, piece.offset, piece.numel);
       slot.main = buffers.main.narrow(0, piece.offset, piece.numel);
       slot.piece_begin = piece.begin;
-      if (cut == Cut::at_borders && piece.numel > 0) {  // whole tensors keep their shape
+      if (cut == Cut::at_borders && piece.numel > 0) {  // a whole tensor keeps its shape
+        slot.piece_begin = -1;
         slot.held = alias_like(data, 0, slot.model).requires_grad_(true);
         slot.main = view_like(slot.main, 0, slot.model);
       } else {

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dovetail/loop/check_options.hpp>
+#include <dovetail/loop/fit_loop.hpp>
+#include <dovetail/loop/set_up.hpp>
+
+#include <memory>
+#include <string>
+
+namespace dovetail {
+
+/// What a fit gives back.
+template <class Model>
+struct FitResult {
+  std::shared_ptr<Model> model;  ///< trained, whole on every rank, whatever the strategy cut
+  int64_t steps = 0;             ///< optimizer steps taken
+  int64_t epochs = 0;            ///< epochs begun
+  double loss = 0;               ///< of the last step, mean over all ranks
+  MetricsRow validation;         ///< of the last validation
+  std::string stop_reason;       ///< why it ended early; empty: it did not
+  CommunicationCounts communication;  ///< calls and bytes sent by this rank
+};
+
+namespace detail {
+
+/// A pair of policies as values.
+struct PolicyFacts {
+  StrategyTraits strategy;
+  PrecisionTraits precision;
+  std::string_view strategy_name, precision_name;
+  bool optimizer_unscales_itself = false;
+};
+
+/// One fit, as far as it does not depend on the policies' types.
+class Fit {
+ public:
+  Fit(const TrainerOptions& options, const PolicyFacts& policies, StrategyHooks& strategy, PrecisionHooks& precision,
+      TaskCalls& task, Observers& observers)
+      : run_(options, policies.strategy, policies.precision, policies.strategy_name, policies.precision_name),
+        set_up_(run_, strategy, precision, task),
+        loop_(run_, strategy, precision, task, observers),
+        observers_(observers) {
+    check_options(options);
+    StartRequest request{.optimizer_unscales_itself = policies.optimizer_unscales_itself};
+    if (options.gradient_clip)
+      request.clip = options.gradient_clip->kind == ClipOptions::Kind::norm ? ClipKind::norm : ClipKind::value;
+    if (const Verdict verdict = start_verdict(policies.strategy, policies.precision, request); !verdict)
+      throw Error(ExitCode::arguments, std::string(verdict.text));
+  }
+
+  void show_plan(std::string plan) {
+    loop_.state.plan = std::move(plan);
+    if (run_.options.progress && current_ranks().rank == 0) std::fputs(loop_.state.plan.c_str(), stdout);
+  }
+
+  void stage(Stage stage) { set_up_.stage(stage); }
+
+  void run(DataHooks& data) {
+    set_up_.finish();
+    const int rank = run_.rank(), ranks = run_.world_size();
+    const auto training = data.training(rank, ranks, {run_.options.batch_size, run_.options.seed, run_.options.shuffle});
+    const auto validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
+    loop_.fit(*training, validation.get());
+  }
+
+  MetricsRow validate(DataHooks& data) {
+    for (Stage stage : {Stage::environment, Stage::build_model, Stage::convert_model, Stage::place_model}) set_up_.stage(stage);
+    const auto source = data.evaluation(run_.rank(), run_.world_size(), {run_.options.batch_size, run_.options.seed, false});
+    if (!source) throw Error(ExitCode::data, "validate was given a data module without validation_data.");
+    loop_.validate(*source, limited(source->batches(), run_.options.limit_validation_batches));
+    return loop_.state.validation;
+  }
+
+  /// Runs `body`; tells the observers of an exception before it goes on.
+  template <class Body>
+  void guarded(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+      observers_.report(loop_.state, std::current_exception());
+      throw;
+    }
+  }
+
+  LoopState& state() { return loop_.state; }
+
+  template <class Model>
+  FitResult<Model> result(const std::shared_ptr<Model>& model) const {
+    const LoopState& state = loop_.state;
+    return {model, run_.steps_taken, run_.epoch, state.loss, state.validation, state.stop_reason(), run_.comm.counts()};
+  }
+
+ private:
+  RunContext run_;
+  SetUp set_up_;
+  FitLoop loop_;
+  Observers& observers_;
+};
+
+}  // namespace detail
+
+}  // namespace dovetail
