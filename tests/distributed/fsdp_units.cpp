@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FSDP over real processes: the sum over ranks equals plain training, whatever each rank's forward does, with the collectives
-// and bytes that the formulas say.
+// FSDP over real processes: the sum over ranks equals plain training, whatever each rank's forward does, with the
+// collectives and bytes that the formulas say.
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/precision/autocast_guard.hpp>
 #include <dovetail/precision/mixed.hpp>
@@ -45,7 +45,8 @@ struct NetImpl : torch::nn::Module {
   Wrapped<Block> b = register_module("b", Wrapped<Block>(5));
   Wrapped<torch::nn::ModuleHolder<OuterImpl<Wrapped>>> c =
       register_module("c", Wrapped<torch::nn::ModuleHolder<OuterImpl<Wrapped>>>());
-  Wrapped<torch::nn::Linear> one = register_module("one", Wrapped<torch::nn::Linear>(torch::nn::LinearOptions(5, 1).bias(false)));
+  Wrapped<torch::nn::Linear> one =
+      register_module("one", Wrapped<torch::nn::Linear>(torch::nn::LinearOptions(5, 1).bias(false)));
   Tensor scale = register_parameter("scale", torch::ones({}));
 
   Tensor forward(const Tensor& x) { return along(x, "abc"); }
@@ -76,7 +77,8 @@ struct Rank {
   }
 
   /// The models are whole again, equal to the plain one, and the same bits on every rank.
-  void compare(FsdpSession& session, const std::shared_ptr<Sharded>& sharded, const Whole& whole, double tolerance, const std::string& what) {
+  void compare(FsdpSession& session, const std::shared_ptr<Sharded>& sharded, const Whole& whole, double tolerance,
+               const std::string& what) {
     session.fsdp.teardown(session.run);
     const double difference = largest_difference(*sharded, whole);
     check.that(difference <= tolerance, what + ": differs from plain training by " + std::to_string(difference));
@@ -103,7 +105,8 @@ void parity(Rank me, dt::FSDP::Options options) {
       for (int r = 0; r < me.size(); ++r) sum = sum + whole->forward(me.inputs(r, step)).pow(2).sum();
       return sum;
     });
-    me.check.that(session.full_bytes() == 0 && session.gradient_bytes() == 0, "something is still gathered after a step");
+    me.check.that(session.full_bytes() == 0 && session.gradient_bytes() == 0,
+                  "something is still gathered after a step");
   }
   me.compare(session, sharded, *whole, 1e-5, "parity, " + say(options));
 }
@@ -126,13 +129,15 @@ void accumulation(Rank me) {
   me.compare(session, sharded, *whole, 1e-5, "accumulation");
 }
 
-/// Each rank goes through other units, in another order, another number of times, and all of it changes from step to step.
+/// Each rank goes through other units, in another order, another number of times, and all of it changes from step to
+/// step.
 void ranks_that_differ(Rank me, dt::FSDP::Options options) {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded, me.comm, options);
-  const std::vector<std::vector<std::string>> orders = {{"abc", "c", "cab"}, {"abc", "abc", "abc"}, {"", "b", "aab"},
-                                                        {"cba", "abc", "bca"}, {"c", "", ""},         {"abcabc", "cc", "acb"}};
+  const std::vector<std::vector<std::string>> orders = {{"abc", "c", "cab"}, {"abc", "abc", "abc"},
+                                                        {"", "b", "aab"},    {"cba", "abc", "bca"},
+                                                        {"c", "", ""},       {"abcabc", "cc", "acb"}};
   for (int step = 0; step < 18; ++step) {
     const auto& now = orders[std::size_t(step) % orders.size()];
     {
@@ -141,12 +146,15 @@ void ranks_that_differ(Rank me, dt::FSDP::Options options) {
       const Tensor out = sharded->along(me.inputs(0), now[std::size_t(me.size() - 1 - me.rank())]);
       session.fsdp.finish_forward(session.run);
       const Tensor expected = whole->along(me.inputs(0), now[std::size_t(me.size() - 1 - me.rank())]);
-      me.check.that((out - expected).abs().max().item<float>() < 1e-4, "evaluation of ranks that differ, step " + std::to_string(step));
+      me.check.that((out - expected).abs().max().item<float>() < 1e-4,
+                    "evaluation of ranks that differ, step " + std::to_string(step));
     }
-    session.train(0.01, [&] { return sharded->along(me.inputs(me.rank(), step), now[std::size_t(me.rank())]).pow(2).mean(); });
+    session.train(
+        0.01, [&] { return sharded->along(me.inputs(me.rank(), step), now[std::size_t(me.rank())]).pow(2).mean(); });
     train_plainly(*whole, 0.01, [&] {
       Tensor sum = torch::zeros({});
-      for (int r = 0; r < me.size(); ++r) sum = sum + whole->along(me.inputs(r, step), now[std::size_t(r)]).pow(2).mean();
+      for (int r = 0; r < me.size(); ++r)
+        sum = sum + whole->along(me.inputs(r, step), now[std::size_t(r)]).pow(2).mean();
       return sum;
     });
   }
@@ -210,7 +218,8 @@ void memory(Rank me) {
   for (const auto& unit : session.fsdp.units().units())
     for (const auto& segment : unit.segments()) padded += segment.layout().part_size();
   for (const auto& segment : session.fsdp.units().root().segments()) padded += segment.layout().part_size();
-  me.check.that(padded - total / me.size() <= 6, "parts are " + std::to_string(padded) + " of " + std::to_string(total));
+  me.check.that(padded - total / me.size() <= 6,
+                "parts are " + std::to_string(padded) + " of " + std::to_string(total));
   me.check.that(mine <= padded && empty > 0, "pieces of rank " + std::to_string(me.rank()));
   const double sum = [&] {
     double all = 0;
@@ -239,8 +248,10 @@ void low_precision(Rank me) {
       loss(whole, r, step).backward();
       std::size_t i = 0;
       for (const auto& parameter : whole->parameters()) {
-        if (r == 0) sums.push_back(parameter.grad().clone());
-        else sums[i].add_(parameter.grad());
+        if (r == 0)
+          sums.push_back(parameter.grad().clone());
+        else
+          sums[i].add_(parameter.grad());
         ++i;
       }
     }

@@ -23,12 +23,13 @@ def main():
         command = [compiler, f"@{flags}", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
         return subprocess.run(command, input=line * 2, capture_output=True, text=True, check=False)
 
+    failed = 0
     with concurrent.futures.ThreadPoolExecutor(int(jobs)) as pool:
-        results = list(zip(chosen, pool.map(compile_alone, chosen)))
-    failed = [(header, result.stderr) for header, result in results if result.returncode != 0]
-    for header, message in failed:
-        print(f"{header} does not compile alone:\n{message}")
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} headers compile alone ({which})")
+        for header, result in zip(chosen, pool.map(compile_alone, chosen)):
+            if result.returncode != 0:
+                failed += 1
+                print(f"{header} does not compile alone:\n{result.stderr}", flush=True)
+    print(f"{len(chosen) - failed} of {len(chosen)} headers compile alone ({which})")
     return 1 if failed or not chosen else 0
 
 

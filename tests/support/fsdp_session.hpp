@@ -11,8 +11,8 @@
 /// FSDP around a loop written by hand: set-up, micro-batches and plain SGD on this rank's pieces.
 class FsdpSession {
  public:
-  FsdpSession(std::shared_ptr<torch::nn::Module> model, dovetail::Communicator comm = {}, dovetail::FSDP::Options options = {},
-              dovetail::PrecisionTraits precision = {})
+  FsdpSession(std::shared_ptr<torch::nn::Module> model, dovetail::Communicator comm = {},
+              dovetail::FSDP::Options options = {}, dovetail::PrecisionTraits precision = {})
       : run(dovetail::TrainerOptions{}, dovetail::FSDP::traits, precision), fsdp(dovetail::FSDP(options)) {
     run.comm = std::move(comm);
     run.module = std::move(model);
@@ -55,8 +55,12 @@ class FsdpSession {
   }
 
   /// Bytes of parameters and of gradients that exist in whole right now.
-  std::size_t full_bytes() const { return bytes([](const dovetail::FlatSegment& s) { return s.full_bytes(); }); }
-  std::size_t gradient_bytes() const { return bytes([](const dovetail::FlatSegment& s) { return s.gradient_bytes(); }); }
+  std::size_t full_bytes() const {
+    return bytes([](const dovetail::FlatSegment& s) { return s.full_bytes(); });
+  }
+  std::size_t gradient_bytes() const {
+    return bytes([](const dovetail::FlatSegment& s) { return s.gradient_bytes(); });
+  }
 
   dovetail::RunContext run;
   dovetail::FSDPRun fsdp;
@@ -89,7 +93,6 @@ inline double largest_difference(const torch::nn::Module& a, const torch::nn::Mo
   double worst = 0;
   const auto left = a.named_parameters(), right = b.named_parameters();
   if (left.keys() != right.keys()) return INFINITY;
-  for (const auto& item : left)
-    worst = std::max(worst, (item.value() - right[item.key()]).abs().max().item<double>());
+  for (const auto& item : left) worst = std::max(worst, (item.value() - right[item.key()]).abs().max().item<double>());
   return worst;
 }

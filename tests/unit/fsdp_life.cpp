@@ -139,7 +139,9 @@ TEST_CASE("gradients exist for the root and one unit at a time", "[fsdp][life]")
   std::vector<std::size_t> seen;
   session.micro_batch(0, [&] {
     Tensor x = net->stem(inputs);
-    const auto watch = [&](const Tensor& t) { t.register_hook([&](const Tensor&) { seen.push_back(session.gradient_bytes()); }); };
+    const auto watch = [&](const Tensor& t) {
+      t.register_hook([&](const Tensor&) { seen.push_back(session.gradient_bytes()); });
+    };
     x = net->a(x);
     watch(x);
     x = net->b(x);

@@ -15,9 +15,13 @@ namespace {
 
 constexpr dt::PrecisionTraits bf16_mixed = dt::BF16Mixed::traits;
 
-Tensor first_of(const Tensor& out) { return out; }
+Tensor first_of(const Tensor& out) {
+  return out;
+}
 template <class... Rest>
-Tensor first_of(const std::tuple<Tensor, Rest...>& out) { return std::get<0>(out); }
+Tensor first_of(const std::tuple<Tensor, Rest...>& out) {
+  return std::get<0>(out);
+}
 
 /// One step under autocast, with FSDP and without: the same loss and the same gradients, bit for bit.
 template <class M, class Options, class... Inputs>
@@ -32,7 +36,8 @@ void check_module(const char* name, const Options& options, bool low, Inputs... 
     return first_of(module(inputs...)).to(torch::kFloat32).pow(2).mean();
   };
   FsdpSession session(unit.ptr(), {}, {}, bf16_mixed);
-  for (const auto& parameter : unit->parameters()) CHECK(parameter.scalar_type() == (low ? torch::kBFloat16 : torch::kFloat32));
+  for (const auto& parameter : unit->parameters())
+    CHECK(parameter.scalar_type() == (low ? torch::kBFloat16 : torch::kFloat32));
   const double sharded = session.micro_batch(0, [&] { return loss(unit); });
   session.fsdp.reduce(session.run);
   const Tensor plain = loss(M(whole));
@@ -43,7 +48,8 @@ void check_module(const char* name, const Options& options, bool low, Inputs... 
     const auto& slot = session.slot(item.key());
     CHECK(slot.held.scalar_type() == torch::kFloat32);
     REQUIRE(item.value().grad().defined());
-    if (item.key() != "weight_hh") CHECK(item.value().grad().abs().max().template item<float>() > 0);  // a cell begins with zeros
+    if (item.key() != "weight_hh")
+      CHECK(item.value().grad().abs().max().template item<float>() > 0);  // a cell begins with zeros
     CHECK(torch::equal(slot.main, item.value().grad().reshape({-1})));
   }
   {
@@ -65,9 +71,12 @@ TEST_CASE("modules that gather low compute under autocast what they would with f
   check_module<nn::Conv1d>("Conv1d", nn::Conv1dOptions(2, 3, 3), true, torch::randn({4, 2, 8}));
   check_module<nn::Conv2d>("Conv2d", nn::Conv2dOptions(2, 3, 3), true, torch::randn({4, 2, 8, 8}));
   check_module<nn::Conv3d>("Conv3d", nn::Conv3dOptions(2, 3, 3), true, torch::randn({2, 2, 4, 4, 4}));
-  check_module<nn::ConvTranspose1d>("ConvTranspose1d", nn::ConvTranspose1dOptions(2, 3, 3), true, torch::randn({4, 2, 8}));
-  check_module<nn::ConvTranspose2d>("ConvTranspose2d", nn::ConvTranspose2dOptions(2, 3, 3), true, torch::randn({4, 2, 8, 8}));
-  check_module<nn::ConvTranspose3d>("ConvTranspose3d", nn::ConvTranspose3dOptions(2, 3, 3), true, torch::randn({2, 2, 4, 4, 4}));
+  check_module<nn::ConvTranspose1d>("ConvTranspose1d", nn::ConvTranspose1dOptions(2, 3, 3), true,
+                                    torch::randn({4, 2, 8}));
+  check_module<nn::ConvTranspose2d>("ConvTranspose2d", nn::ConvTranspose2dOptions(2, 3, 3), true,
+                                    torch::randn({4, 2, 8, 8}));
+  check_module<nn::ConvTranspose3d>("ConvTranspose3d", nn::ConvTranspose3dOptions(2, 3, 3), true,
+                                    torch::randn({2, 2, 4, 4, 4}));
   check_module<nn::Bilinear>("Bilinear", nn::BilinearOptions(6, 6, 2), false, flat, flat);
   check_module<nn::RNN>("RNN", nn::RNNOptions(6, 4), true, sequence);
   check_module<nn::LSTM>("LSTM", nn::LSTMOptions(6, 4), true, sequence);
@@ -75,7 +84,8 @@ TEST_CASE("modules that gather low compute under autocast what they would with f
   check_module<nn::RNNCell>("RNNCell", nn::RNNCellOptions(6, 4), true, flat);
   check_module<nn::LSTMCell>("LSTMCell", nn::LSTMCellOptions(6, 4), true, flat);
   check_module<nn::GRUCell>("GRUCell", nn::GRUCellOptions(6, 4), true, flat);
-  check_module<nn::MultiheadAttention>("MultiheadAttention", nn::MultiheadAttentionOptions(6, 2), true, sequence, sequence, sequence);
+  check_module<nn::MultiheadAttention>("MultiheadAttention", nn::MultiheadAttentionOptions(6, 2), true, sequence,
+                                       sequence, sequence);
   check_module<nn::LayerNorm>("LayerNorm", nn::LayerNormOptions({6}), false, flat);
   check_module<nn::BatchNorm1d>("BatchNorm1d", nn::BatchNormOptions(6), false, flat);
   check_module<nn::Embedding>("Embedding", nn::EmbeddingOptions(10, 3), false, torch::arange(10));
@@ -154,7 +164,8 @@ TEST_CASE("true formats have one segment, and gradients that add up in fp32", "[
 
 TEST_CASE("a model of several dtypes has a segment for each", "[fsdp][low]") {
   struct Both : torch::nn::Module {
-    torch::nn::Linear one = register_module("one", torch::nn::Linear(2, 2)), two = register_module("two", torch::nn::Linear(2, 2));
+    torch::nn::Linear one = register_module("one", torch::nn::Linear(2, 2)),
+                      two = register_module("two", torch::nn::Linear(2, 2));
   };
   auto net = std::make_shared<Both>();
   net->two->to(torch::kFloat64);

@@ -18,7 +18,8 @@ TEST_CASE("reading behind a closed gate is an error of ours", "[fsdp][gate]") {
   StorageGate gate(torch::ones({64}, dtype), "the text");
   const Tensor flat = gate.buffer();
   const Tensor square = flat.view({8, 8}), row = flat.narrow(0, 8, 8), filter = flat.view({8, 8, 1, 1});
-  const Tensor other = torch::ones({8, 8}, dtype), vector = torch::ones({8}, dtype), image = torch::ones({1, 8, 3, 3}, dtype);
+  const Tensor other = torch::ones({8, 8}, dtype), vector = torch::ones({8}, dtype),
+               image = torch::ones({1, 8, 3, 3}, dtype);
   gate.close();
   namespace F = torch::nn::functional;
   const std::vector<std::pair<const char*, std::function<void()>>> readers = {
@@ -38,7 +39,10 @@ TEST_CASE("reading behind a closed gate is an error of ours", "[fsdp][gate]") {
       {"linear", [&] { F::linear(other, square, row); }},
       {"addmm", [&] { torch::addmm(row, other, other); }},
       {"convolution", [&] { torch::conv2d(image, filter); }},
-      {"convolution bias", [&] { torch::conv2d(image, other.view({8, 8, 1, 1}), row); }},
+      {"convolution bias",
+       [&] {
+         torch::conv2d(image, other.view({8, 8, 1, 1}), row);
+       }},
       {"transposed convolution", [&] { torch::conv_transpose2d(image, filter); }},
       {"embedding", [&] { torch::embedding(square, torch::zeros({2}, torch::kLong)); }},
       {"layer norm", [&] { torch::layer_norm(other, {8}, row, row); }},
@@ -46,17 +50,34 @@ TEST_CASE("reading behind a closed gate is an error of ours", "[fsdp][gate]") {
       {"group norm", [&] { torch::group_norm(image, 2, row, row); }},
       {"softmax", [&] { torch::softmax(square, 1); }},
       {"index", [&] { square.index_select(0, torch::zeros({1}, torch::kLong)); }},
-      {"gather", [&] { square.gather(0, torch::zeros({1, 8}, torch::kLong)); }},
+      {"gather",
+       [&] {
+         square.gather(0, torch::zeros({1, 8}, torch::kLong));
+       }},
       {"cast", [&] { square.to(torch::kFloat64); }},
       {"contiguous", [&] { square.t().contiguous(); }},
       {"item", [&] { flat[3].item<float>(); }},
       {"norm", [&] { square.norm(); }},
-      {"cat", [&] { torch::cat({square, other}); }},
-      {"stack", [&] { torch::stack({square, other}); }},
+      {"cat",
+       [&] {
+         torch::cat({square, other});
+       }},
+      {"stack",
+       [&] {
+         torch::stack({square, other});
+       }},
       {"equal", [&] { torch::equal(square, other); }},
       {"foreach", [&] { at::_foreach_add(std::vector<Tensor>{other}, std::vector<Tensor>{square}); }},
-      {"attention", [&] { torch::scaled_dot_product_attention(square.view({1, 1, 8, 8}), other.view({1, 1, 8, 8}), other.view({1, 1, 8, 8})); }},
-      {"gru cell", [&] { torch::gru_cell(other.narrow(1, 0, 2), other.narrow(1, 0, 2), flat.narrow(0, 0, 12).view({6, 2}), flat.narrow(0, 0, 12).view({6, 2})); }},
+      {"attention",
+       [&] {
+         torch::scaled_dot_product_attention(square.view({1, 1, 8, 8}), other.view({1, 1, 8, 8}),
+                                             other.view({1, 1, 8, 8}));
+       }},
+      {"gru cell",
+       [&] {
+         torch::gru_cell(other.narrow(1, 0, 2), other.narrow(1, 0, 2), flat.narrow(0, 0, 12).view({6, 2}),
+                         flat.narrow(0, 0, 12).view({6, 2}));
+       }},
       {"lstm",
        [&] {
          const Tensor weight = flat.narrow(0, 0, 16).view({8, 2}), hidden = torch::zeros({1, 8, 2}, dtype);

@@ -112,7 +112,8 @@ TEST_CASE("a unit goes into Sequential", "[fsdp][unit]") {
                             dt::Unit<torch::nn::ConvTranspose1d>(torch::nn::ConvTranspose1dOptions(5, 1, 1)));
   // Sequential asks for every argument, also those with defaults, as it does of the plain module.
   CHECK_THROWS(net->forward(torch::ones({1, 2})));
-  torch::nn::Sequential plain(dt::Unit<torch::nn::Linear>(2, 5), torch::nn::Functional(torch::relu), dt::Unit<torch::nn::Linear>(5, 1));
+  torch::nn::Sequential plain(dt::Unit<torch::nn::Linear>(2, 5), torch::nn::Functional(torch::relu),
+                              dt::Unit<torch::nn::Linear>(5, 1));
   CHECK(plain->forward(torch::ones({3, 2})).sizes() == std::vector<int64_t>{3, 1});
   CHECK(plain->named_parameters().keys() == std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias"});
 

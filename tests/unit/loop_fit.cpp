@@ -296,6 +296,7 @@ TEST_CASE("validation disturbs no training", "[loop]") {
     Script script;
     script.optimizer = maker<dovetail::AdamW>(dovetail::AdamWOptions{.lr = 0.01});
     script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+      CHECK(step.training());
       CHECK(net.is_training());
       CHECK(torch::GradMode::is_enabled());
       return torch::mse_loss(net.out(torch::dropout(torch::tanh(net.in(batch.data)), 0.5, net.is_training())), batch.target);

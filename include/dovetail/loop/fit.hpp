@@ -40,6 +40,7 @@ class Fit {
       : run_(options, policies.strategy, policies.precision, policies.strategy_name, policies.precision_name),
         set_up_(run_, strategy, precision, task),
         loop_(run_, strategy, precision, task, observers),
+        task_(task),
         observers_(observers) {
     check_options(options);
     StartRequest request{.optimizer_unscales_itself = policies.optimizer_unscales_itself};
@@ -60,11 +61,13 @@ class Fit {
     set_up_.finish();
     const int rank = run_.rank(), ranks = run_.world_size();
     const auto training = data.training(rank, ranks, {run_.options.batch_size, run_.options.seed, run_.options.shuffle});
-    const auto validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
+    std::unique_ptr<BatchSource> validation;
+    if (task_.has_validation()) validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
     loop_.fit(*training, validation.get());
   }
 
   MetricsRow validate(DataHooks& data) {
+    if (!task_.has_validation()) throw Error(ExitCode::user_code, "validate was given a Task without validation_step.");
     for (Stage stage : {Stage::environment, Stage::build_model, Stage::convert_model, Stage::place_model}) set_up_.stage(stage);
     const auto source = data.evaluation(run_.rank(), run_.world_size(), {run_.options.batch_size, run_.options.seed, false});
     if (!source) throw Error(ExitCode::data, "validate was given a data module without validation_data.");
@@ -95,6 +98,7 @@ class Fit {
   RunContext run_;
   SetUp set_up_;
   FitLoop loop_;
+  TaskCalls& task_;
   Observers& observers_;
 };
 

@@ -7,7 +7,7 @@
 #include <dovetail/optim/optimizer_set.hpp>
 #include <dovetail/optim/parameters.hpp>
 #include <dovetail/run/gradients.hpp>
-#include <dovetail/precision/grad_scaler.hpp>
+#include <dovetail/run/grad_scaler.hpp>
 #include <dovetail/run/options.hpp>
 
 #include <torch/nn/module.h>

@@ -13,16 +13,16 @@ namespace dovetail {
 
 /// Parameters of one unit that are stored in one dtype and gathered in one: one flat buffer, one collective.
 ///
-/// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit needs
-/// them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of their
-/// gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
+/// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit
+/// needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of
+/// their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
 class FlatSegment {
  public:
   /// @param tensors the module's own, dense, in the order in which they are to lie
   /// @param gathered dtype of the module's tensors from now on
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
-  FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered, torch::Tensor shard,
-              torch::Tensor main, const std::string& whose)
+  FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
+              torch::Tensor shard, torch::Tensor main, const std::string& whose)
       : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
     torch::NoGradGuard no_grad;
     const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
@@ -37,10 +37,12 @@ class FlatSegment {
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
       tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
     }
-    full_ = StorageGate(full, "dovetail: " + whose + " are read while FSDP has freed them. They exist only while their unit runs: "
-                              "call it through its holder, forward() or call(), not through its members.");
-    gradient_ = StorageGate(gradient, "dovetail: gradients of " + whose + " are read after FSDP has sent them to their owners; "
-                                      "what is left of them is with the optimizer's tensors.");
+    full_ = StorageGate(full, "dovetail: " + whose +
+                                  " are read while FSDP has freed them. They exist only while their unit runs: "
+                                  "call it through its holder, forward() or call(), not through its members.");
+    gradient_ = StorageGate(gradient, "dovetail: gradients of " + whose +
+                                          " are read after FSDP has sent them to their owners; "
+                                          "what is left of them is with the optimizer's tensors.");
     full_.close();
     gradient_.close();
   }
@@ -85,7 +87,8 @@ class FlatSegment {
     gradient_.close();
   }
 
-  /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without gradient.
+  /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
+  /// gradient.
   void restore(Communicator& comm) {
     torch::NoGradGuard no_grad;
     const torch::Tensor whole = torch::empty({layout_.size()}, shard_.options());
@@ -137,6 +140,9 @@ class FlatUnit {
   void reduce(Communicator& comm, bool adds) {
     for (FlatSegment& segment : segments_) segment.reduce(comm, adds);
     has_main_ = true;
+  }
+  void restore(Communicator& comm) {
+    for (FlatSegment& segment : segments_) segment.restore(comm);
   }
 
   /// The unit takes no part in this window: what is left of an earlier one must not be stepped with.

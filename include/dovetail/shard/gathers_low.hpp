@@ -7,22 +7,21 @@
 
 namespace dovetail {
 
-/// Base for your own modules whose weights go into matrix products or convolutions only, for which autocast would cast them
-/// at every use: FSDP then gathers them in the compute format at once, which halves what is sent.
+/// Base for your own modules whose weights go into matrix products or convolutions only, for which autocast would cast
+/// them at every use: FSDP then gathers them in the compute format at once, which halves what is sent.
 struct GathersLow {
   virtual ~GathersLow() = default;
 };
 
 namespace detail {
 
-/// The modules of LibTorch whose operators take weights of a low format together with fp32 inputs under autocast. Norms and
-/// Bilinear do not, and embeddings would round what they look up.
+/// The modules of LibTorch whose operators take weights of a low format together with fp32 inputs under autocast. Norms
+/// and Bilinear do not, and embeddings would round what they look up.
 template <template <class...> class List>
-using LowModules =
-    List<torch::nn::LinearImpl, torch::nn::Conv1dImpl, torch::nn::Conv2dImpl, torch::nn::Conv3dImpl,
-         torch::nn::ConvTranspose1dImpl, torch::nn::ConvTranspose2dImpl, torch::nn::ConvTranspose3dImpl, torch::nn::RNNImpl,
-         torch::nn::LSTMImpl, torch::nn::GRUImpl, torch::nn::RNNCellImpl, torch::nn::LSTMCellImpl, torch::nn::GRUCellImpl,
-         torch::nn::MultiheadAttentionImpl>;
+using LowModules = List<torch::nn::LinearImpl, torch::nn::Conv1dImpl, torch::nn::Conv2dImpl, torch::nn::Conv3dImpl,
+                        torch::nn::ConvTranspose1dImpl, torch::nn::ConvTranspose2dImpl, torch::nn::ConvTranspose3dImpl,
+                        torch::nn::RNNImpl, torch::nn::LSTMImpl, torch::nn::GRUImpl, torch::nn::RNNCellImpl,
+                        torch::nn::LSTMCellImpl, torch::nn::GRUCellImpl, torch::nn::MultiheadAttentionImpl>;
 
 template <class... Modules>
 struct AnyOf {
@@ -33,9 +32,9 @@ struct AnyOf {
 
 }  // namespace detail
 
-/// Does FSDP gather the weights that M itself registers in the precision's compute format? Only under a mixed precision, where
-/// they are stored in fp32. Specialise it for the Impl of a module of your own that you use as `Unit<M>`; a module inside a
-/// unit says so by deriving from GathersLow.
+/// Does FSDP gather the weights that M itself registers in the precision's compute format? Only under a mixed
+/// precision, where they are stored in fp32. Specialise it for the Impl of a module of your own that you use as
+/// `Unit<M>`; a module inside a unit says so by deriving from GathersLow.
 template <class M>
 inline constexpr bool gathers_low =
     std::is_base_of_v<GathersLow, M> || detail::LowModules<detail::AnyOf>::template is_base_of<M>;

@@ -24,7 +24,9 @@ struct AnyMember {
 
 template <class T, std::size_t... I>
 consteval bool takes_members(std::index_sequence<I...>) {
-  return requires { T{(static_cast<void>(I), AnyMember{})...}; };
+  return requires {
+    T{(static_cast<void>(I), AnyMember{})...};
+  };
 }
 
 /// How many members an aggregate has; more than eight are not counted.
@@ -45,14 +47,31 @@ concept Aggregate = std::is_class_v<T> && std::is_aggregate_v<T> && !std::is_emp
 template <class T>
 auto members_as_tuple(T& value) {
   constexpr std::size_t n = members_of<std::remove_const_t<T>>();
-  if constexpr (n == 1) { auto& [a] = value; return std::tie(a); }
-  else if constexpr (n == 2) { auto& [a, b] = value; return std::tie(a, b); }
-  else if constexpr (n == 3) { auto& [a, b, c] = value; return std::tie(a, b, c); }
-  else if constexpr (n == 4) { auto& [a, b, c, d] = value; return std::tie(a, b, c, d); }
-  else if constexpr (n == 5) { auto& [a, b, c, d, e] = value; return std::tie(a, b, c, d, e); }
-  else if constexpr (n == 6) { auto& [a, b, c, d, e, f] = value; return std::tie(a, b, c, d, e, f); }
-  else if constexpr (n == 7) { auto& [a, b, c, d, e, f, g] = value; return std::tie(a, b, c, d, e, f, g); }
-  else { auto& [a, b, c, d, e, f, g, h] = value; return std::tie(a, b, c, d, e, f, g, h); }
+  if constexpr (n == 1) {
+    auto& [a] = value;
+    return std::tie(a);
+  } else if constexpr (n == 2) {
+    auto& [a, b] = value;
+    return std::tie(a, b);
+  } else if constexpr (n == 3) {
+    auto& [a, b, c] = value;
+    return std::tie(a, b, c);
+  } else if constexpr (n == 4) {
+    auto& [a, b, c, d] = value;
+    return std::tie(a, b, c, d);
+  } else if constexpr (n == 5) {
+    auto& [a, b, c, d, e] = value;
+    return std::tie(a, b, c, d, e);
+  } else if constexpr (n == 6) {
+    auto& [a, b, c, d, e, f] = value;
+    return std::tie(a, b, c, d, e, f);
+  } else if constexpr (n == 7) {
+    auto& [a, b, c, d, e, f, g] = value;
+    return std::tie(a, b, c, d, e, f, g);
+  } else {
+    auto& [a, b, c, d, e, f, g, h] = value;
+    return std::tie(a, b, c, d, e, f, g, h);
+  }
 }
 
 struct IgnoreTensor {
@@ -61,13 +80,20 @@ struct IgnoreTensor {
 
 /// A class whose author wrote `for_each_tensor(value, visit)` beside it.
 template <class T>
-concept ListsItsTensors = requires(T& value) { for_each_tensor(value, IgnoreTensor{}); };
+concept ListsItsTensors = requires(T& value) {
+  for_each_tensor(value, IgnoreTensor{});
+};
 
 template <class T>
-concept TupleLike = requires { std::tuple_size<T>::value; };
+concept TupleLike = requires {
+  std::tuple_size<T>::value;
+};
 
 template <class T>
-concept KeyedItem = requires(T& item) { item.key(); item.value(); };  // of torch::OrderedDict
+concept KeyedItem = requires(T& item) {
+  item.key();
+  item.value();
+};  // of torch::OrderedDict
 
 template <class T>
 inline constexpr bool is_optional = false;
@@ -97,7 +123,8 @@ consteval TensorsIn tensors_in() {
   } else if constexpr (TupleLike<T>) {
     return []<std::size_t... I>(std::index_sequence<I...>) {
       return together({tensors_in<std::tuple_element_t<I, T>>()...});
-    }(std::make_index_sequence<std::tuple_size_v<T>>{});
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (std::ranges::range<T&>) {
     using Element = std::remove_reference_t<std::ranges::range_reference_t<T&>>;
     if constexpr (std::is_same_v<std::remove_cv_t<Element>, T>)
@@ -110,17 +137,18 @@ consteval TensorsIn tensors_in() {
     using Members = decltype(members_as_tuple(std::declval<T&>()));
     return []<std::size_t... I>(std::index_sequence<I...>) {
       return together({tensors_in<std::remove_reference_t<std::tuple_element_t<I, Members>>>()...});
-    }(std::make_index_sequence<std::tuple_size_v<Members>>{});
+    }
+    (std::make_index_sequence<std::tuple_size_v<Members>>{});
   } else {
     return TensorsIn::hidden;
   }
 }
 
-/// Calls `visit(torch::Tensor&)` for every tensor in the value: a tensor, an optional, a container, a tuple, an aggregate of
-/// up to eight members, any nesting of these, or a class with a function `for_each_tensor(value, visit)` beside it.
+/// Calls `visit(torch::Tensor&)` for every tensor in the value: a tensor, an optional, a container, a tuple, an
+/// aggregate of up to eight members, any nesting of these, or a class with a function `for_each_tensor(value, visit)`
+/// beside it.
 template <class T, class Visit>
-  requires(tensors_in<T>() == TensorsIn::visible)
-void visit_tensors(T& value, Visit&& visit) {
+requires(tensors_in<T>() == TensorsIn::visible) void visit_tensors(T& value, Visit&& visit) {
   const auto if_visible = [&visit]<class Part>(Part& part) {
     if constexpr (tensors_in<Part>() == TensorsIn::visible) visit_tensors(part, visit);
   };

@@ -40,14 +40,18 @@ struct ImplOf {
   using type = M;
 };
 template <class M>
-  requires requires { typename M::ContainedType; }  // a holder, as TORCH_MODULE makes them
+requires requires {
+  typename M::ContainedType;
+}  // a holder, as TORCH_MODULE makes them
 struct ImplOf<M> {
   using type = typename M::ContainedType;
 };
 
-/// An argument on its way into a unit: a copy where its tensors can be replaced, else a reference to what the caller has.
+/// An argument on its way into a unit: a copy where its tensors can be replaced, else a reference to what the caller
+/// has.
 template <class Arg>
-using Carried = std::conditional_t<tensors_in<std::remove_cvref_t<Arg>>() == TensorsIn::visible, std::remove_cvref_t<Arg>, Arg&&>;
+using Carried =
+    std::conditional_t<tensors_in<std::remove_cvref_t<Arg>>() == TensorsIn::visible, std::remove_cvref_t<Arg>, Arg&&>;
 
 template <class Impl>
 class UnitCalls : public Impl, public UnitBase {
@@ -59,7 +63,8 @@ class UnitCalls : public Impl, public UnitBase {
   /// Any entry point other than forward: `unit->call(&BlockImpl::encode, x)`.
   template <class Member, class... Args>
   decltype(auto) call(Member member, Args&&... args) {
-    const auto compute = [this, member]<class... A>(A&&... a) -> decltype((std::declval<Impl&>().*member)(std::forward<A>(a)...)) {
+    const auto compute =
+        [this, member]<class... A>(A&&... a) -> decltype((std::declval<Impl&>().*member)(std::forward<A>(a)...)) {
       return (static_cast<Impl&>(*this).*member)(std::forward<A>(a)...);
     };
     if (!runtime_) return compute(std::forward<Args>(args)...);
@@ -69,7 +74,8 @@ class UnitCalls : public Impl, public UnitBase {
   /// forward, with M's overloads and default arguments.
   template <class... Args>
   decltype(auto) enter(Args&&... args) {
-    const auto compute = [this]<class... A>(A&&... a) -> decltype(std::declval<Impl&>().forward(std::forward<A>(a)...)) {
+    const auto compute =
+        [this]<class... A>(A&&... a) -> decltype(std::declval<Impl&>().forward(std::forward<A>(a)...)) {
       return static_cast<Impl&>(*this).forward(std::forward<A>(a)...);
     };
     if (!runtime_) return compute(std::forward<Args>(args)...);
@@ -79,34 +85,49 @@ class UnitCalls : public Impl, public UnitBase {
  private:
   template <class Compute, class... Args>
   decltype(auto) pass(const Compute& compute, Args&&... args) {
-    UnitPass pass(runtime_);
     // A function that takes a tensor by non-const reference changes the caller's: it must not get a copy.
     if constexpr (std::is_invocable_v<const Compute&, Carried<Args>...>) {
+      check_result<std::invoke_result_t<const Compute&, Carried<Args>...>>();
+      UnitPass pass(runtime_);
       std::tuple<Carried<Args>...> carried(std::forward<Args>(args)...);
       std::apply([&](auto&... values) { (pass.add_input(values), ...); }, carried);
       pass.route_inputs();
       return std::apply(
-          [&](auto&... values) -> decltype(auto) { return leave(pass, compute, std::forward<Carried<Args>>(values)...); }, carried);
+          [&](auto&... values) -> decltype(auto) {
+            return leave(pass, compute, std::forward<Carried<Args>>(values)...);
+          },
+          carried);
     } else {
+      check_result<std::invoke_result_t<const Compute&, Args...>>();
+      UnitPass pass(runtime_);
       return leave(pass, compute, std::forward<Args>(args)...);
     }
+  }
+
+  template <class Result>
+  static constexpr bool returns_tensors = tensors_in<std::remove_cvref_t<Result>>() == TensorsIn::visible &&
+                                          !std::is_reference_v<Result>;
+
+  template <class Result>
+  static void check_result() {
+    constexpr TensorsIn tensors = tensors_in<std::remove_cvref_t<Result>>();
+    static_assert(
+        tensors != TensorsIn::hidden,
+        "dovetail: a Unit cannot see the tensors in what this function returns. Return tensors, containers, tuples or "
+        "plain structs of them, or write for_each_tensor(result, visit) beside the result's type.");
+    static_assert(tensors != TensorsIn::visible || !std::is_reference_v<Result>,
+                  "dovetail: a function that a Unit calls must return tensors by value, not by reference.");
   }
 
   template <class Compute, class... Args>
   static decltype(auto) leave(UnitPass& pass, const Compute& compute, Args&&... args) {
     using Result = std::invoke_result_t<const Compute&, Args...>;
-    constexpr TensorsIn tensors = tensors_in<std::remove_cvref_t<Result>>();
-    static_assert(tensors != TensorsIn::hidden,
-                  "dovetail: a Unit cannot see the tensors in what this function returns. Return tensors, containers, tuples or "
-                  "plain structs of them, or write for_each_tensor(result, visit) beside the result's type.");
-    static_assert(tensors == TensorsIn::none || !std::is_reference_v<Result>,
-                  "dovetail: a function that a Unit calls must return tensors by value.");
-    if constexpr (tensors == TensorsIn::none) {
-      return compute(std::forward<Args>(args)...);
-    } else {
+    if constexpr (returns_tensors<Result>) {
       std::remove_cv_t<Result> result = compute(std::forward<Args>(args)...);
       pass.route_outputs(result);
       return result;
+    } else {
+      return compute(std::forward<Args>(args)...);
     }
   }
 };
@@ -125,13 +146,13 @@ struct UnitView<Impl, Result(Args...)> : UnitCalls<Impl> {
   using UnitCalls<Impl>::UnitCalls;
   Result forward(Args... args) { return this->enter(std::forward<Args>(args)...); }
   template <class... Fewer>
-    requires(sizeof...(Fewer) < sizeof...(Args))
-  Result forward(Fewer&&... args) {
+  requires(sizeof...(Fewer) < sizeof...(Args)) Result forward(Fewer&&... args) {
     return this->enter(std::forward<Fewer>(args)...);
   }
 };
 
-/// The module itself: one forward with M's exact signature, for which nn::Sequential asks; variadic where M's is overloaded.
+/// The module itself: one forward with M's exact signature, for which nn::Sequential asks; variadic where M's is
+/// overloaded.
 template <class Impl, class Signature>
 struct UnitImplFor : UnitView<Impl, Signature> {
   using UnitView<Impl, Signature>::UnitView;
@@ -166,23 +187,25 @@ using SignatureOf = typename decltype(forward_signature<Impl>())::type;
 
 }  // namespace detail
 
-/// A module as a unit of sharding: FSDP gathers its parameters before it computes and frees them afterwards; under every other
-/// strategy it is the module, at the cost of one pointer test a call.
+/// A module as a unit of sharding: FSDP gathers its parameters before it computes and frees them afterwards; under
+/// every other strategy it is the module, at the cost of one pointer test a call.
 ///
-/// M is a holder made by TORCH_MODULE or a class that derives from torch::nn::Module. Names of parameters, constructors,
-/// overloads and default arguments of forward stay; it goes into nn::Sequential; the Impl's own members are reached with `->`.
+/// M is a holder made by TORCH_MODULE or a class that derives from torch::nn::Module. Names of parameters,
+/// constructors, overloads and default arguments of forward stay; it goes into nn::Sequential; the Impl's own members
+/// are reached with `->`.
 ///
 ///     Unit<Block> first{nullptr};
 ///     first = register_module("first", Unit<Block>(64));
 ///     x = first(x);                               // forward
 ///     y = first->call(&BlockImpl::encode, x);     // another entry point
 ///
-/// Only calls through the unit gather. Tensors in arguments and results are found in containers, optionals, tuples and plain
-/// structs; a class of your own lists them in a function `for_each_tensor(value, visit)` beside it. A result that hides its
-/// tensors does not compile.
+/// Only calls through the unit gather. Tensors in arguments and results are found in containers, optionals, tuples and
+/// plain structs; a class of your own lists them in a function `for_each_tensor(value, visit)` beside it. A result that
+/// hides its tensors does not compile.
 template <class M>
-class Unit : public torch::nn::ModuleHolder<detail::UnitImplFor<typename detail::ImplOf<M>::type,
-                                                               detail::SignatureOf<typename detail::ImplOf<M>::type>>> {
+class Unit
+    : public torch::nn::ModuleHolder<detail::UnitImplFor<typename detail::ImplOf<M>::type,
+                                                         detail::SignatureOf<typename detail::ImplOf<M>::type>>> {
   using Wrapped = typename detail::ImplOf<M>::type;
   using View = detail::UnitView<Wrapped, detail::SignatureOf<Wrapped>>;
   static_assert(std::is_base_of_v<torch::nn::Module, Wrapped>,

@@ -31,11 +31,11 @@ namespace detail {
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-/// Identity over all inputs or all outputs of one pass of a unit: backward fires it once, when every gradient that will come
-/// has come. Unlike a hook on a tensor it is not lost when a view of the tensor is changed in place.
+/// Identity over all inputs or all outputs of one pass of a unit: backward fires it once, when every gradient that will
+/// come has come. Unlike a hook on a tensor it is not lost when a view of the tensor is changed in place.
 ///
-/// Among the nodes that are ready the engine takes the one made last. The node over inputs is made before everything inside
-/// the pass, so it fires after all of it, parameters included.
+/// Among the nodes that are ready the engine takes the one made last. The node over inputs is made before everything
+/// inside the pass, so it fires after all of it, parameters included.
 class UnitNode final : public torch::autograd::Node {
  public:
   enum class Side { inputs, outputs };
@@ -71,16 +71,17 @@ struct Routed {
   int64_t version;
 };
 
-/// Puts one node over those of the tensors that need a gradient, and replaces them by aliases that come out of it. The same
-/// tensor twice stays the same tensor.
-inline std::vector<Routed> route(const std::vector<torch::Tensor*>& tensors, const std::shared_ptr<UnitRuntime>& runtime,
-                                 int64_t pass, UnitNode::Side side) {
+/// Puts one node over those of the tensors that need a gradient, and replaces them by aliases that come out of it. The
+/// same tensor twice stays the same tensor.
+inline std::vector<Routed> route(const std::vector<torch::Tensor*>& tensors,
+                                 const std::shared_ptr<UnitRuntime>& runtime, int64_t pass, UnitNode::Side side) {
   std::vector<Routed> routed;
   if (!torch::GradMode::is_enabled()) return routed;
   for (const torch::Tensor* tensor : tensors) {
     if (!tensor->defined() || !tensor->requires_grad()) continue;
     const auto same = [&](const Routed& one) { return one.original.is_same(*tensor); };
-    if (std::none_of(routed.begin(), routed.end(), same)) routed.push_back({*tensor, tensor->detach(), tensor->_version()});
+    if (std::none_of(routed.begin(), routed.end(), same))
+      routed.push_back({*tensor, tensor->detach(), tensor->_version()});
   }
   if (routed.empty()) return routed;
   edge_list next;

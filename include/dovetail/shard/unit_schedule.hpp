@@ -23,8 +23,8 @@ struct BackwardStep {
   bool reduces;  ///< finish, at the unit's first visit: all of its gradient is there
 };
 
-/// The order in which units are visited in one forward, the same on every rank, and the order of backward that follows from
-/// it. Numbers only: no tensor, no communication.
+/// The order in which units are visited in one forward, the same on every rank, and the order of backward that follows
+/// from it. Numbers only: no tensor, no communication.
 class UnitSchedule {
  public:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);

@@ -9,7 +9,8 @@
 
 namespace dovetail {
 
-/// The units of a built model, in the order in which a walk from the root meets them, and which unit each parameter is of.
+/// The units of a built model, in the order in which a walk from the root meets them, and which unit each parameter is
+/// of.
 class UnitTree {
  public:
   static constexpr int root = -1;  ///< what lies outside every unit
@@ -27,7 +28,8 @@ class UnitTree {
 
   const std::vector<Found>& units() const { return units_; }
 
-  /// The innermost unit above a parameter. One that several units register is the root's, which is there whenever any runs.
+  /// The innermost unit above a parameter. One that several units register is the root's, which is there whenever any
+  /// runs.
   Owner owner(const torch::Tensor& parameter) const {
     const auto found = owners_.find(parameter.unsafeGetTensorImpl());
     return found == owners_.end() ? Owner{} : found->second;

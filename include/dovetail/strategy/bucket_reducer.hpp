@@ -4,6 +4,7 @@
 #include <dovetail/run/bind.hpp>
 #include <dovetail/run/dense.hpp>
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>

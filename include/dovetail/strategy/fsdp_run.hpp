@@ -2,7 +2,7 @@
 #pragma once
 
 #include <dovetail/run/dense.hpp>
-#include <dovetail/shard/sharded_units.hpp>
+#include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/shard/unit_tree.hpp>
 #include <dovetail/strategy/fsdp.hpp>
 
@@ -13,9 +13,9 @@ namespace dovetail {
 
 /// FSDP in one run: cuts the parameters of every unit over the ranks, and lets the optimizer hold this rank's pieces.
 ///
-/// Under a mixed precision the weights of modules for which `gathers_low` holds are gathered in the compute format, so that
-/// autocast finds nothing to cast; pieces, their gradients and the optimizer's state stay in fp32. Frozen parameters stay
-/// whole. What lies outside every unit is gathered for the whole step.
+/// Under a mixed precision the weights of modules for which `gathers_low` holds are gathered in the compute format, so
+/// that autocast finds nothing to cast; pieces, their gradients and the optimizer's state stay in fp32. Frozen
+/// parameters stay whole. What lies outside every unit is gathered for the whole step.
 class FSDPRun : public StrategyBase {
  public:
   explicit FSDPRun(const FSDP& policy) : options_{policy.options.reshard_after_forward, policy.options.prefetch} {}
@@ -50,7 +50,8 @@ class FSDPRun : public StrategyBase {
 
   void before_forward(StrategyContext&) { all_->begin_forward(!torch::GradMode::is_enabled()); }
 
-  /// After a forward without backward: ranks whose forward left out units take part in what the others need of them.
+  /// After a forward without backward: ranks whose forward left units out take part in what the others need of them.
+  /// Where it is not called the next forward, or teardown, makes up for it.
   void finish_forward(StrategyContext&) { all_->finish_forward(); }
 
   void before_backward(StrategyContext& run) { all_->begin_backward(run.micro_batch > 0); }
@@ -81,8 +82,9 @@ class FSDPRun : public StrategyBase {
     std::map<std::tuple<int, torch::ScalarType, torch::ScalarType>, std::vector<Slot*>> groups;
     for (Slot& slot : run.gradients.slots) {
       if (!slot.model.is_non_overlapping_and_dense())
-        throw Error(ExitCode::user_code, "parameter '" + slot.name + "' is not dense in memory (expanded, or a view with gaps): make it "
-                                         "contiguous in configure_model.");
+        throw Error(ExitCode::user_code, "parameter '" + slot.name +
+                                             "' is not dense in memory (expanded, or a view with gaps): make it "
+                                             "contiguous in configure_model.");
       const auto owner = tree.owner(slot.model);
       const auto stored = slot.model.scalar_type();
       const auto gathered = low && owner.low && stored == torch::kFloat32 ? *low : stored;
@@ -107,7 +109,8 @@ class FSDPRun : public StrategyBase {
   }
 
   /// One buffer for the parts of all segments of a stored dtype, so that one pass of the optimizer steps all of them.
-  static std::map<torch::ScalarType, torch::Tensor> allocate(const StrategyContext& run, const std::vector<Plan>& plans, bool mains) {
+  static std::map<torch::ScalarType, torch::Tensor> allocate(const StrategyContext& run, const std::vector<Plan>& plans,
+                                                             bool mains) {
     std::map<torch::ScalarType, int64_t> sizes;
     for (const Plan& one : plans) sizes[one.stored] += one.layout.part_size();
     std::map<torch::ScalarType, torch::Tensor> buffers;
@@ -117,14 +120,16 @@ class FSDPRun : public StrategyBase {
   }
 
   /// Cuts the next part off each buffer, makes the segment, and fills the slots.
-  static void add_segment(StrategyContext& run, FlatUnit& unit, const Plan& plan, torch::Tensor& shards, torch::Tensor& mains) {
+  static void add_segment(StrategyContext& run, FlatUnit& unit, const Plan& plan, torch::Tensor& shards,
+                          torch::Tensor& mains) {
     const int64_t size = plan.layout.part_size();
     const torch::Tensor shard = shards.narrow(0, 0, size), main = mains.narrow(0, 0, size);
     shards = shards.narrow(0, size, shards.numel() - size);
     mains = mains.narrow(0, size, mains.numel() - size);
     std::vector<torch::Tensor> tensors;
     for (const Slot* slot : plan.slots) tensors.push_back(slot->model);
-    unit.segments().emplace_back(std::move(tensors), plan.layout, run.rank(), plan.gathered, shard, main, describe(unit, plan));
+    unit.segments().emplace_back(std::move(tensors), plan.layout, run.rank(), plan.gathered, shard, main,
+                                 describe(unit, plan));
     for (std::size_t i = 0; i < plan.slots.size(); ++i) {
       Slot& slot = *plan.slots[i];
       const Piece piece = plan.layout.piece(i, run.rank());

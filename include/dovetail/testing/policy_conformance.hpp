@@ -30,15 +30,16 @@ namespace dovetail::testing {
 
 namespace detail {
 
-// A hook is the policy's own unless it is exactly the empty one of the base.
-template <class Run>
-concept OwnWrapModel = !requires { requires std::same_as<decltype(&Run::wrap_model), void (StrategyBase::*)(StrategyContext&)>; };
-template <class Run>
+// A hook is the policy's own unless it is exactly the empty one of the base. A run that RunOf names is not asked: several
+// policies may share one, with hooks that only some of them need.
+template <class S>
+concept OwnWrapModel = !requires { requires std::same_as<decltype(&S::wrap_model), void (StrategyBase::*)(StrategyContext&)>; };
+template <class S>
 concept OwnRebuildOptimizers =
-    !requires { requires std::same_as<decltype(&Run::rebuild_optimizers), void (StrategyBase::*)(StrategyContext&)>; };
-template <class Run>
+    !requires { requires std::same_as<decltype(&S::rebuild_optimizers), void (StrategyBase::*)(StrategyContext&)>; };
+template <class P>
 concept OwnWrapOptimizers =
-    !requires { requires std::same_as<decltype(&Run::wrap_optimizers), void (PrecisionBase::*)(PrecisionContext&)>; };
+    !requires { requires std::same_as<decltype(&P::wrap_optimizers), void (PrecisionBase::*)(PrecisionContext&)>; };
 
 inline std::string within(double measured, double allowed) {
   std::ostringstream text;
@@ -65,10 +66,9 @@ constexpr double ulp_of(Format format) {
 /// Checks a Strategy, with fp32, on the ranks that this process is one of.
 template <class S>
 Conformance check_strategy(S strategy = {}) {
-  using Run = typename RunOf<S>::type;
   Conformance found;
-  found.check(S::traits.wraps_model || !detail::OwnWrapModel<Run>, "there is a hook wrap_model, but the traits do not say wraps_model: it is never called");
-  found.check(S::traits.rebuilds_optimizers || !detail::OwnRebuildOptimizers<Run>,
+  found.check(S::traits.wraps_model || !detail::OwnWrapModel<S>, "there is a hook wrap_model, but the traits do not say wraps_model: it is never called");
+  found.check(S::traits.rebuilds_optimizers || !detail::OwnRebuildOptimizers<S>,
               "there is a hook rebuild_optimizers, but the traits do not say rebuilds_optimizers: it is never called");
 
   PairRuns<S, FP32> runs(std::move(strategy), FP32{}, found);
@@ -90,7 +90,7 @@ Conformance check_strategy(S strategy = {}) {
 template <class P, class S = DDP>
 Conformance check_precision(P precision = {}) {
   Conformance found;
-  found.check(P::traits.wraps_optimizers || !detail::OwnWrapOptimizers<typename RunOf<P>::type>,
+  found.check(P::traits.wraps_optimizers || !detail::OwnWrapOptimizers<P>,
               "there is a hook wrap_optimizers, but the traits do not say wraps_optimizers: it is never called");
 
   PairRuns<S, P> runs(S{}, std::move(precision), found);

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks of other types than the tests share: what their functions may return, and which they may leave out.
+#include <catch2/catch.hpp>
+
+#include "support/loop_run.hpp"
+
+#include <dovetail/policies.hpp>
+
+namespace {
+
+using namespace loop;
+using dovetail::ExitCode;
+using dovetail::LoopState;
+using Catch::Matchers::Contains;
+using OneDevice = dovetail::Trainer<dovetail::SingleDevice, dovetail::FP32>;
+
+dovetail::TrainerOptions in_order(int64_t epochs = 2) {
+  return {.max_epochs = epochs, .batch_size = 4, .shuffle = false, .sanity_validation_batches = 0, .progress = false};
+}
+
+/// The same training step for all.
+template <class Net>
+struct Base {
+  Tensor training_step(Net& net, const Batch& batch, StepContext&) { return torch::mse_loss(net.forward(batch.data), batch.target); }
+};
+
+struct ByHolder : Base<torch::nn::LinearImpl> {
+  auto configure_model() { return torch::nn::Linear(3, 1); }
+  auto configure_optimizers(const Parameters& p) { return dovetail::SGD(p, {.lr = 0.1}); }
+};
+struct ByUnique : Base<torch::nn::LinearImpl> {
+  auto configure_model() { return std::make_unique<torch::nn::LinearImpl>(3, 1); }
+  auto configure_optimizers(const Parameters& p) { return std::make_shared<dovetail::SGD>(p, dovetail::SGDOptions{.lr = 0.1}); }
+};
+struct ByShared : Base<torch::nn::LinearImpl> {
+  auto configure_model() const { return std::make_shared<torch::nn::LinearImpl>(3, 1); }
+  auto configure_optimizers(const Parameters& p) const { return std::tuple(dovetail::SGD(p, {.lr = 0.1})); }
+};
+struct NoModel : ByShared {
+  auto configure_model() const { return std::shared_ptr<torch::nn::LinearImpl>(); }
+};
+
+}  // namespace
+
+TEST_CASE("a model comes as a holder, a unique_ptr or a shared_ptr", "[loop]") {
+  Data data;
+  ByHolder holder;
+  ByUnique unique;
+  const auto a = OneDevice(in_order()).fit(holder, data), b = OneDevice(in_order()).fit(unique, data), c = OneDevice(in_order()).fit(ByShared{}, data);
+  static_assert(std::is_same_v<decltype(a.model), std::shared_ptr<torch::nn::LinearImpl>>);
+  CHECK(a.steps == 12);
+  CHECK(torch::equal(flat(*a.model), flat(*b.model)));
+  CHECK(torch::equal(flat(*a.model), flat(*c.model)));
+  const auto error = error_of([&] { OneDevice(in_order()).fit(NoModel{}, data); });
+  CHECK(error.code() == ExitCode::user_code);
+  CHECK_THAT(error.what(), Contains("configure_model returned no model"));
+}
+
+TEST_CASE("without validation_step nothing is validated, and no validation data is asked for", "[loop]") {
+  struct Split {
+    Rows train{24, 1};
+    int asked = 0;
+    const Rows& train_data() const { return train; }
+    Rows validation_data() const { throw std::logic_error("asked for validation data"); }
+  } data;
+  auto options = in_order();
+  options.sanity_validation_batches = 2;
+  const auto result = OneDevice(options).fit(ByShared{}, data);
+  CHECK(result.steps == 12);
+  CHECK(result.validation.values.empty());
+  const auto alone = OneDevice(options).fit(ByShared{}, data.train);  // one data set is for training
+  CHECK(torch::equal(flat(*alone.model), flat(*result.model)));
+}
+
+namespace {
+
+/// Two optimizers, each with half of the model and a schedule of its own.
+struct Halves {
+  bool overlap = false;
+  auto configure_model() { return std::make_shared<Net>(); }
+  auto configure_optimizers(const Parameters& p) {
+    const auto inner = [](const std::string& name) { return name.starts_with("in."); };
+    const auto all = [](const std::string&) { return true; };
+    const auto outer = overlap ? p.where(all) : p.where_not(inner);
+    return std::tuple(dovetail::scheduled(dovetail::AdamW(p.where(inner), {.lr = 0.02}), dovetail::StepDecay{.every = 3, .gamma = 0.5}),
+                      dovetail::SGD(outer, {.lr = 0.05, .momentum = 0.9}));
+  }
+  std::function<Tensor(Net&, const Batch&, StepContext&)> loss = mse;
+  Tensor training_step(Net& net, const Batch& batch, StepContext& step) { return loss(net, batch, step); }
+};
+
+/// What Halves should do, by LibTorch.
+Tensor halves_by_hand(const dovetail::TrainerOptions& options) {
+  torch::manual_seed(options.seed);
+  Net net;
+  torch::optim::AdamW adam(net.in->parameters(), torch::optim::AdamWOptions(0.02));
+  torch::optim::SGD sgd(net.out->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::StepLR schedule(adam, 3, 0.5);
+  const Data data;
+  for (int step = 0; step < 12; ++step) {
+    const int64_t first = step % 6 * 4;
+    adam.zero_grad();
+    sgd.zero_grad();
+    torch::mse_loss(net.forward(data.train.x.slice(0, first, first + 4)), data.train.y.slice(0, first, first + 4)).backward();
+    if (options.gradient_clip) {
+      torch::nn::utils::clip_grad_norm_(net.parameters(), options.gradient_clip->limit);
+    }
+    adam.step();
+    sgd.step();
+    schedule.step();
+  }
+  return flat(net);
+}
+
+}  // namespace
+
+TEST_CASE("two optimizers over parts that share nothing", "[loop]") {
+  Data data;
+  for (const bool clip : {false, true}) {
+    auto options = in_order();
+    if (clip) options.gradient_clip = dovetail::clip_norm(0.1);  // over both together
+    CHECK(apart(flat(*OneDevice(options).fit(Halves{}, data).model), halves_by_hand(options)) < 1e-6);
+  }
+  const auto error = error_of([&] { OneDevice(in_order()).fit(Halves{.overlap = true}, data); });
+  CHECK(error.code() == ExitCode::user_code);
+  CHECK_THAT(error.what(), Contains("optimizer 1 (dovetail::SGD) holds 'in.weight', which optimizer 0 holds too"));
+}
+
+TEST_CASE("gradients of one optimizer overflow: the other steps", "[loop]") {
+  Data data;
+  Halves task;
+  task.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable {
+    const Tensor loss = mse(net, batch, step);
+    // A finite loss whose gradient is infinite for in.bias alone.
+    return n++ == 2 ? loss + (net.in->bias * 0).sqrt().sum() : loss;
+  };
+  std::vector<Tensor> seen;
+  std::vector<bool> skipped;
+  double scale = 0;
+  Watch watch;
+  watch.see = [&](const std::string& hook, LoopState& s) {
+    if (hook == "fit_start" || hook == "step_end") seen.push_back(flat(*s.run.module));
+    if (hook == "step_end") skipped.push_back(s.step_skipped);
+    scale = s.run.scaler->scale();
+  };
+  dovetail::Trainer<dovetail::SingleDevice, Scaled> trainer(in_order(1), {}, Scaled({.init = 256}));
+  const auto result = trainer.fit(task, data, watch);
+  CHECK(result.steps == 6);  // something was taken at each
+  CHECK(skipped == std::vector<bool>{false, false, true, false, false, false});
+  CHECK(scale == 128);
+  REQUIRE(seen.size() == 7);
+  const auto inner = [](const Tensor& weights) { return weights.slice(0, 0, 16); };
+  const auto outer = [](const Tensor& weights) { return weights.slice(0, 16); };
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(torch::equal(inner(seen[i]), inner(seen[i + 1])) == (i == 2));
+    CHECK_FALSE(torch::equal(outer(seen[i]), outer(seen[i + 1])));
+    CHECK(torch::isfinite(seen[i + 1]).all().item<bool>());
+  }
+}
+
+namespace {
+
+/// LibTorch's optimizer and scheduler.
+struct Foreign {
+  dovetail::Interval interval = dovetail::Interval::step;
+  bool overflows = false;
+  int n = 0;
+  auto configure_model() { return std::make_shared<Net>(); }
+  auto configure_optimizers(const Parameters& p) {
+    return dovetail::scheduled(torch::optim::Adam(p.tensors(), torch::optim::AdamOptions(0.02)),
+                               [](auto& optimizer) { return torch::optim::StepLR(optimizer, 2, 0.5); }, {.interval = interval});
+  }
+  Tensor training_step(Net& net, const Batch& batch, StepContext& step) {
+    return mse(net, batch, step) * (overflows && n++ % 3 == 0 ? std::numeric_limits<double>::infinity() : 1.0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("LibTorch's schedulers count taken steps, or epochs", "[loop]") {
+  const auto rates = [](auto trainer, Foreign task) {
+    std::vector<double> all;
+    Watch watch;
+    watch.see = [&](const std::string& hook, LoopState& s) {
+      if (hook == "step_end" && !s.step_skipped) all.push_back(std::as_const(s.run.optimizers[0].base()).param_groups()[0].options().get_lr());
+    };
+    Data data;
+    trainer.fit(task, data, watch);
+    return all;
+  };
+  const auto halved = [](std::vector<int> times) {
+    std::vector<double> all;
+    for (int n : times) all.push_back(0.02 / double(1 << n));
+    return all;
+  };
+  // After a step the rate is that of the next one.
+  CHECK(rates(OneDevice(in_order()), {}) == halved({0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6}));
+  CHECK(rates(OneDevice(in_order(4)), {.interval = dovetail::Interval::epoch}) ==
+        halved({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  // A skipped step is none.
+  CHECK(rates(dovetail::Trainer<dovetail::SingleDevice, Scaled>(in_order()), {.overflows = true}) == halved({0, 1, 1, 2, 2, 3, 3, 4}));
+}
+
+namespace {
+
+struct WithLBFGS {
+  torch::optim::LBFGSOptions options{0.5};
+  auto configure_model() { return std::make_shared<Net>(); }
+  auto configure_optimizers(const Parameters& p) { return std::make_unique<torch::optim::LBFGS>(p.tensors(), options); }
+  Tensor training_step(Net& net, const Batch& batch, StepContext& step) { return mse(net, batch, step); }
+};
+
+}  // namespace
+
+TEST_CASE("LBFGS does in a fit what it does by hand", "[loop]") {
+  for (const std::string search : {"", "strong_wolfe"})
+    for (const bool clip : {false, true})
+      for (const int64_t accumulate : {1, 3}) {
+        CAPTURE(search, clip, accumulate);
+        WithLBFGS task;
+        task.options.max_iter(4).history_size(5);
+        if (!search.empty()) task.options.line_search_fn(search);
+        auto options = in_order();
+        options.accumulate = accumulate;
+        if (clip) options.gradient_clip = dovetail::clip_norm(0.2);
+
+        torch::manual_seed(options.seed);
+        Net net;
+        torch::optim::LBFGS optimizer(net.parameters(), task.options);
+        Data data;
+        const int64_t window = 4 * accumulate;
+        double last = 0;
+        for (int64_t epoch = 0; epoch < 2; ++epoch)
+          for (int64_t first = 0; first < 24; first += window) {
+            const auto closure = [&] {
+              optimizer.zero_grad();
+              // As batches of their own, which gives the bits of accumulation.
+              Tensor total = torch::zeros({});
+              for (int64_t row = first; row < first + window; row += 4) {
+                const Tensor loss = torch::mse_loss(net.forward(data.train.x.slice(0, row, row + 4)), data.train.y.slice(0, row, row + 4));
+                loss.backward();
+                total += loss.detach();
+              }
+              for (const Tensor& parameter : net.parameters()) parameter.grad().div_(double(accumulate));
+              if (clip) torch::nn::utils::clip_grad_norm_(net.parameters(), 0.2);
+              last = total.item<double>() / double(accumulate);
+              return total / double(accumulate);
+            };
+            optimizer.step(closure);
+          }
+        const auto one = OneDevice(options).fit(task, data);
+        CHECK(one.steps == 2 * 6 / accumulate);
+        CHECK(apart(flat(*one.model), flat(net)) < 1e-5);
+        CHECK(one.loss == Approx(last).epsilon(1e-4));
+        const auto ddp = dovetail::Trainer<dovetail::DDP, dovetail::FP32>(options).fit(task, data);
+        CHECK(torch::equal(flat(*ddp.model), flat(*one.model)));
+      }
+}
+
+namespace {
+
+/// A Task that looks at its own fit.
+struct Looks : ByShared {
+  std::vector<std::string>& calls;
+  void on_fit_start(LoopState&) { calls.push_back("fit_start"); }
+  void on_train_step_end(LoopState& s) { calls.push_back("step " + std::to_string(s.step())); }
+  void on_fit_end(LoopState&) { calls.push_back("fit_end"); }
+};
+
+}  // namespace
+
+TEST_CASE("a Task may have hooks of its own, which come before those of callbacks", "[loop]") {
+  std::vector<std::string> calls;
+  Looks task{{}, calls};
+  Watch watch;
+  watch.see = [&](const std::string& hook, LoopState&) {
+    if (hook == "fit_start") calls.push_back("watch");
+  };
+  Data data;
+  auto options = in_order(1);
+  options.accumulate = 3;
+  OneDevice(options).fit(task, data, watch);
+  CHECK(calls == std::vector<std::string>{"fit_start", "watch", "step 1", "step 2", "fit_end"});
+}
