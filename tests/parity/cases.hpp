@@ -25,6 +25,7 @@ inline std::vector<Setting> parity_settings() {
   list.push_back({ModelKind::wide, OptimizerKind::momentum, 2, 10, Tail::shorter, false, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::odd, OptimizerKind::adam, 2, 9, Tail::padding, true, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::tied, OptimizerKind::sgd, 1, 5, Tail::padding, false, dovetail::clip_value(0.02), true});
+  list.push_back({ModelKind::batch_norm, OptimizerKind::sgd, 1, 5, Tail::padding, false, {}, true});
   list.push_back({ModelKind::batch_norm, OptimizerKind::sgd, 2, 10, Tail::by_two, false, {}, true});
   return list;
 }

@@ -78,7 +78,8 @@ TEST_CASE("sizes are those of the whole model where a strategy has cut it", "[ca
     Slot& slot = slots.emplace_back();
     slot.shape = parameter.value().sizes().vec();
     slot.model = parameter.value();
-    if (parameter.key() == "head.weight") parameter.value().set_data(torch::empty({0}));
+    slot.held = torch::empty({2});  // in fp32, as the model was
+    if (parameter.key() == "head.weight") parameter.value().set_data(torch::empty({0}, torch::kBFloat16));
   }
   CHECK(model_summary(model, slots) == whole);
   CHECK(model_summary(model) != whole);

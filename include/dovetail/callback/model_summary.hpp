@@ -67,7 +67,9 @@ class ParameterCounter {
       const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
       total.all += elements;
       if (known || parameter.requires_grad()) total.trainable += elements;
-      total.bytes += elements * static_cast<int64_t>(parameter.element_size());
+      // Where units are gathered in a lower format, the format that is kept is that of this rank's piece.
+      const torch::Tensor& kept = known && slot->second->held.defined() ? slot->second->held : parameter;
+      total.bytes += elements * static_cast<int64_t>(kept.element_size());
     }
     return total;
   }

@@ -3,6 +3,7 @@
 
 #include <dovetail/loop/agreement.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
+#include <dovetail/loop/padding.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
 
@@ -56,7 +57,10 @@ class TrainingStep {
     precision_.before_forward(run_);
     step_.begin(run_.epoch, run_.steps_taken, samples);
     Forward forward(*this, batch);
-    precision_.forward(run_, forward);
+    {
+      const RestingBatchNorms resting(*run_.module, samples == 0);
+      precision_.forward(run_, forward);
+    }
     torch::Tensor loss = std::move(forward.loss);
     check(loss);
 
