@@ -61,6 +61,7 @@ class FitLoop {
       validation_step_.begin(run_.epoch, run_.steps_taken, batch.samples());
       Validate call(*this, batch);
       precision_.forward(run_, call);
+      strategy_.finish_forward(run_);
     }
     if (was_training) run_.module->train();
     state.validation = {"validation", run_.epoch, run_.steps_taken, validation_sums_.reduce(run_.comm)};
