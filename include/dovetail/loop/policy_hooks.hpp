@@ -14,7 +14,6 @@ class StrategyHooks {
   virtual void attach_gradients(RunContext& run) = 0;  ///< the end of set-up: gives slots their main gradients
   virtual void before_forward(RunContext& run) = 0;
   virtual void finish_forward(RunContext& run) = 0;  ///< of an evaluation: no backward follows
-  virtual void finish_forward(RunContext& run) = 0;    ///< after a forward that no backward follows
   virtual void before_backward(RunContext& run) = 0;
   virtual void after_backward(RunContext& run) = 0;
   virtual void reduce(RunContext& run) = 0;
@@ -73,9 +72,6 @@ class StrategyAdapter final : public StrategyHooks {
       attach_dense_gradients(run);
   }
   void before_forward(RunContext& run) override { policy_.before_forward(run); }
-  void finish_forward(RunContext& run) override {
-    if constexpr (requires { policy_.finish_forward(run); }) policy_.finish_forward(run);
-  }
   void finish_forward(RunContext& run) override {
     if constexpr (requires { policy_.finish_forward(run); }) policy_.finish_forward(run);
   }
