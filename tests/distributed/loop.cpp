@@ -94,17 +94,17 @@ Tensor flat(const torch::nn::Module& module) {
 }
 
 template <class Strategy, class Precision, class Task>
-Outcome fit_with(const dt::TrainerOptions& options, Task& task, const Data& data) {
-  const auto result = dt::Trainer<Strategy, Precision>(options).fit(task, data);
+Outcome fit_with(const dt::TrainerOptions& options, Task& task, const Data& data, Precision precision = {}) {
+  const auto result = dt::Trainer<Strategy, Precision>(options, Strategy{}, precision).fit(task, data);
   return {result.steps, flat(*result.model)};
 }
 
 template <class Precision>
-Outcome fit_by_name(const std::string& strategy, const dt::TrainerOptions& options, Job& job, const Data& data) {
-  if (strategy == "ddp") return fit_with<dt::DDP, Precision>(options, job, data);
-  if (strategy == "sharded-1") return fit_with<dt::Sharded<1>, Precision>(options, job, data);
-  if (strategy == "sharded-2") return fit_with<dt::Sharded<2>, Precision>(options, job, data);
-  return fit_with<dt::FSDP, Precision>(options, job, data);
+Outcome fit_by_name(const std::string& strategy, const dt::TrainerOptions& options, Job& job, const Data& data, Precision precision = {}) {
+  if (strategy == "ddp") return fit_with<dt::DDP>(options, job, data, precision);
+  if (strategy == "sharded-1") return fit_with<dt::Sharded<1>>(options, job, data, precision);
+  if (strategy == "sharded-2") return fit_with<dt::Sharded<2>>(options, job, data, precision);
+  return fit_with<dt::FSDP>(options, job, data, precision);
 }
 
 dt::TrainerOptions some_steps() {
@@ -261,7 +261,7 @@ void check_skips(Expectations& expect, dt::Communicator& all, const std::string&
     return bad ? loss * std::numeric_limits<double>::infinity() : loss;
   };
   const Data data{Rows(1), Rows(2)};
-  const Outcome outcome = fit_by_name<dt::FP16Mixed>(strategy, some_steps(), job, data);
+  const Outcome outcome = fit_by_name(strategy, some_steps(), job, data, dt::FP16Mixed({.init = 256}));
   expect.that(calls == 24 / all.size(), strategy + ": attempts " + std::to_string(calls));
   expect.that(outcome.steps == calls - 2, strategy + ": steps taken " + std::to_string(outcome.steps));
   expect.that(outcome.weights.isfinite().all().item<bool>(), strategy + ": finite weights");
