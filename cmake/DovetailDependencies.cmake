@@ -25,12 +25,10 @@ macro(dovetail_find_boost)
   endif()
 endmacro()
 
-# What dovetail::dovetail links besides core: LibTorch, fmt, nlohmann_json, zlib, threads, and the headers of Gloo.
+# What dovetail::dovetail links besides core: LibTorch, zlib, threads, and the headers of Gloo.
 macro(dovetail_find_libraries)
   list(PREPEND CMAKE_MODULE_PATH "${_dovetail_module_dir}")
   find_package(LibTorch REQUIRED)
-  find_package(fmt REQUIRED)
-  find_package(nlohmann_json 3.2 REQUIRED)
   find_package(ZLIB REQUIRED)
   find_package(Threads REQUIRED)
   find_path(DOVETAIL_GLOO_INCLUDE_DIR gloo/transport/device.h HINTS "${LibTorch_ROOT}/include")

@@ -76,8 +76,6 @@ missing_packages() {
   have_command python3 || [[ -n ${PYTHON:-} ]] || echo python3
   have_header gloo/transport/device.h || echo libgloo-dev
   have_boost || echo libboost1.81-dev,libboost1.83-dev,libboost1.88-dev,libboost-dev
-  have_header fmt/format.h || echo libfmt-dev
-  have_header nlohmann/json.hpp || echo nlohmann-json3-dev
   have_header zlib.h || echo zlib1g-dev
   have_header CLI/CLI.hpp || echo libcli11-dev
   if [[ $purpose != benchmarks ]]; then
@@ -85,6 +83,7 @@ missing_packages() {
   fi
   if [[ $purpose == tests ]]; then
     have_header catch2/catch.hpp || have_header catch2/catch_all.hpp || echo catch2
+    have_header nlohmann/json.hpp || echo nlohmann-json3-dev
     have_clang || echo clang
   fi
   if [[ $purpose == benchmarks ]]; then

@@ -16,8 +16,8 @@ Observers observers_of(const TrainerOptions& options, int rank, Task& task, Give
   Observers list;
   if constexpr (has_any_of<std::remove_cv_t<Task>>(TaskHooks{})) list.add(task);
   if (options.progress && rank == 0) {
-    list.add(ModelSummary{});
-    list.add(ProgressBar{});
+    if constexpr (!(std::is_same_v<std::remove_cvref_t<Given>, ModelSummary> || ...)) list.add(ModelSummary{});
+    if constexpr (!(std::is_same_v<std::remove_cvref_t<Given>, ProgressBar> || ...)) list.add(ProgressBar{});
   }
   if (!options.run_directory.empty()) list.add(RunFiles(options.run_directory));
   (list.add(std::forward<Given>(given)), ...);

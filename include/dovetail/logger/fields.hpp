@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <charconv>
+#include <dovetail/loop/exact_number.hpp>
+
 #include <cmath>
 #include <string>
 #include <string_view>
 
 /// How loggers write what is in a MetricsRow.
 namespace dovetail::detail {
-
-/// The shortest text that reads back as the same number. Not for NaN and infinities, whose text is the file format's
-/// choice.
-inline std::string exact_number(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
 
 /// A metric's name as a column or key: the first three fields of every row are taken, so a metric of one of these names
 /// is written as `logged_epoch`, say.

@@ -3,7 +3,6 @@
 
 #include <dovetail/logger/csv.hpp>
 #include <dovetail/logger/json_lines.hpp>
-#include <dovetail/logger/resolved_options.hpp>
 #include <dovetail/logger/run_folder.hpp>
 
 #include <cstdio>
@@ -20,10 +19,11 @@ class RunFiles {
   void on_fit_start(LoopState& state) {
     directory_ = make_run_directory(state.run.comm, wanted_);
     if (state.run.rank() != 0) return;
-    write_options(directory_, resolved_options(state.run));
     csv_.emplace(directory_);
     json_lines_.emplace(directory_);
   }
+
+  void log_options(const ResolvedOptions& options) { write_options(directory_, options); }
 
   void log_metrics(const MetricsRow& row) {
     csv_->log_metrics(row);

@@ -4,6 +4,7 @@
 #include <dovetail/loop/batch_source.hpp>
 #include <dovetail/loop/buffers.hpp>
 #include <dovetail/loop/observer.hpp>
+#include <dovetail/loop/resolved_options.hpp>
 #include <dovetail/loop/training_step.hpp>
 
 #include <algorithm>
@@ -29,6 +30,10 @@ class FitLoop {
     state.batches_per_epoch = limited(training.batches(), run_.options.limit_train_batches);
     state.validation_batches = validation ? limited(validation->batches(), run_.options.limit_validation_batches) : 0;
     observers_.each([&](Observer& o) { o.on_fit_start(state); });
+    if (observers_.size() > 0) {
+      const ResolvedOptions resolved = resolved_options(run_);
+      observers_.each([&](Observer& o) { o.log_options(state, resolved); });
+    }
     if (validation && run_.options.sanity_validation_batches > 0) {
       state.sanity = true;
       validate(*validation, std::min(state.validation_batches, run_.options.sanity_validation_batches));

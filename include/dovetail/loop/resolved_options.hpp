@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/logger/fields.hpp>
+#include <dovetail/loop/exact_number.hpp>
 #include <dovetail/loop/observer.hpp>
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace dovetail {
 
-/// Everything a run was asked for, names and values, as written to options.json.
+/// Everything a run was asked for, names and values, as loggers get them.
 inline ResolvedOptions resolved_options(const RunContext& run) {
   const TrainerOptions& options = run.options;
   ResolvedOptions list;
