@@ -30,7 +30,7 @@ struct Net : torch::nn::Module {
 struct Job {
   enum class Part { used, unused, times_zero };
 
-  std::function<void(Net&)> change = [](Net&) {};                             // after the model is built
+  std::function<void(Net&)> change = [](Net&) {};                                // after the model is built
   std::function<Part(int64_t step)> extra = [](int64_t) { return Part::used; };  // the unit on this rank
   std::function<Part(int64_t step)> spare = [](int64_t) { return Part::used; };  // the parameter outside of units
   std::function<Tensor(Tensor, dt::StepContext&)> then = [](Tensor loss, dt::StepContext&) { return loss; };
@@ -100,7 +100,8 @@ Outcome fit_with(const dt::TrainerOptions& options, Task& task, const Data& data
 }
 
 template <class Precision>
-Outcome fit_by_name(const std::string& strategy, const dt::TrainerOptions& options, Job& job, const Data& data, Precision precision = {}) {
+Outcome fit_by_name(const std::string& strategy, const dt::TrainerOptions& options, Job& job, const Data& data,
+                    Precision precision = {}) {
   if (strategy == "ddp") return fit_with<dt::DDP>(options, job, data, precision);
   if (strategy == "sharded-1") return fit_with<dt::Sharded<1>>(options, job, data, precision);
   if (strategy == "sharded-2") return fit_with<dt::Sharded<2>>(options, job, data, precision);
@@ -108,7 +109,12 @@ Outcome fit_by_name(const std::string& strategy, const dt::TrainerOptions& optio
 }
 
 dt::TrainerOptions some_steps() {
-  return {.max_epochs = 2, .batch_size = 3, .shuffle = false, .sanity_validation_batches = 0, .validate_every = 2, .progress = false};
+  return {.max_epochs = 2,
+          .batch_size = 3,
+          .shuffle = false,
+          .sanity_validation_batches = 0,
+          .validate_every = 2,
+          .progress = false};
 }
 
 Outcome fit(const std::string& strategy, const dt::TrainerOptions& options, Job job) {
@@ -127,14 +133,16 @@ class Expectations {
   }
 
   /// `body` throws an Error of this code that says all of `parts`.
-  void error(ExitCode code, const std::vector<std::string>& parts, const std::string& what, const std::function<void()>& body) {
+  void error(ExitCode code, const std::vector<std::string>& parts, const std::string& what,
+             const std::function<void()>& body) {
     try {
       body();
       that(false, what + ": no error");
     } catch (const dt::Error& error) {
       const std::string text = error.what();
       that(error.code() == code, what + ": code " + std::to_string(int(error.code())) + ", " + text);
-      for (const auto& part : parts) that(text.find(part) != std::string::npos, what + " does not say \"" + part + "\": " + text);
+      for (const auto& part : parts)
+        that(text.find(part) != std::string::npos, what + " does not say \"" + part + "\": " + text);
     }
   }
 
@@ -147,7 +155,9 @@ class Expectations {
   int checked_ = 0, wrong_ = 0;
 };
 
-double apart(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+double apart(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
 
 bool same_on_all_ranks(dt::Communicator& all, const Tensor& weights) {
   std::string bits(reinterpret_cast<const char*>(weights.const_data_ptr()), weights.nbytes());
@@ -171,9 +181,10 @@ void check_unused(Expectations& expect, dt::Communicator& all, const Way& way) {
     std::string text;
     std::function<bool(int64_t step)> used;  // on this rank
   };
-  const std::vector<Case> some{{"by rank 0 alone", [=](int64_t) { return rank == 0; }},
-                               {"by all but rank 0", [=](int64_t) { return rank != 0; }},
-                               {"by one rank after the other", [=, n = all.size()](int64_t step) { return step % n == rank; }}};
+  const std::vector<Case> some{
+      {"by rank 0 alone", [=](int64_t) { return rank == 0; }},
+      {"by all but rank 0", [=](int64_t) { return rank != 0; }},
+      {"by one rank after the other", [=, n = all.size()](int64_t step) { return step % n == rank; }}};
   for (const int64_t accumulate : {1, 2})
     for (const bool unit : {true, false}) {
       options.accumulate = accumulate;
@@ -206,7 +217,8 @@ void check_unused(Expectations& expect, dt::Communicator& all, const Way& way) {
           if (item.key().starts_with(unit ? "extra" : "spare")) Tensor(item.value()).requires_grad_(false);
       };
       options.find_unused = false;
-      expect.that(apart(skipped.weights, fit(way.strategy, options, frozen).weights) < 1e-7, where + "by nobody: as if it were frozen");
+      expect.that(apart(skipped.weights, fit(way.strategy, options, frozen).weights) < 1e-7,
+                  where + "by nobody: as if it were frozen");
       expect.that(same_on_all_ranks(all, skipped.weights), where + "by nobody: ranks part ways");
     }
 }
@@ -229,25 +241,29 @@ void check_disagreement(Expectations& expect, dt::Communicator& all, const Way& 
       net.out->weight.mul_(2);
     };
     const Tensor expected = other == 0 ? fit(way.strategy, options, all_doubled).weights : plain.weights;
-    expect.that(apart(fit(way.strategy, options, job).weights, expected) < 1e-6, way.text() + ": rank 0's weights are everybody's");
+    expect.that(apart(fit(way.strategy, options, job).weights, expected) < 1e-6,
+                way.text() + ": rank 0's weights are everybody's");
   }
   Job frozen;
   frozen.change = [=](Net& net) {
     if (rank == last) net.in->bias.requires_grad_(false);
   };
-  expect.error(ExitCode::ranks_disagree, {"rank " + std::to_string(last) + " built another model than rank 0", "in.bias"},
+  expect.error(ExitCode::ranks_disagree,
+               {"rank " + std::to_string(last) + " built another model than rank 0", "in.bias"},
                way.text() + ": frozen on one rank", [&] { fit(way.strategy, options, frozen); });
   Job logs;
   logs.then = [=](Tensor loss, dt::StepContext& step) {
     step.log(rank == last ? "losses" : "loss", loss);
     return loss;
   };
-  expect.error(ExitCode::ranks_disagree, {"ranks logged different metrics", "'losses '"}, way.text() + ": other names are logged",
-               [&] { fit(way.strategy, options, logs); });
+  expect.error(ExitCode::ranks_disagree, {"ranks logged different metrics", "'losses '"},
+               way.text() + ": other names are logged", [&] { fit(way.strategy, options, logs); });
   Job nan;
-  nan.then = [=](Tensor loss, dt::StepContext& step) { return rank == last && step.step() == 3 ? loss * std::nan("") : loss; };
-  expect.error(ExitCode::numeric, {"the loss is NaN at step 3", "on rank " + std::to_string(last)}, way.text() + ": NaN on one rank",
-               [&] { fit(way.strategy, options, nan); });
+  nan.then = [=](Tensor loss, dt::StepContext& step) {
+    return rank == last && step.step() == 3 ? loss * std::nan("") : loss;
+  };
+  expect.error(ExitCode::numeric, {"the loss is NaN at step 3", "on rank " + std::to_string(last)},
+               way.text() + ": NaN on one rank", [&] { fit(way.strategy, options, nan); });
 }
 
 /// An overflow on one rank is one for all.
@@ -289,20 +305,43 @@ void check_lbfgs(Expectations& expect, dt::Communicator& all) {
     const Outcome outcome = fit_with<dt::DDP, dt::FP32>(options, task, data);
     torch::manual_seed(options.seed);
     torch::nn::Linear net(3, 1);
-    auto optimizer = torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.5).max_iter(3).line_search_fn("strong_wolfe"));
+    auto optimizer = torch::optim::LBFGS(net->parameters(),
+                                         torch::optim::LBFGSOptions(0.5).max_iter(3).line_search_fn("strong_wolfe"));
     const int64_t rows = options.batch_size * all.size();
     for (int64_t epoch = 0; epoch < 2; ++epoch)
       for (int64_t first = 0; first < 36; first += rows)
         optimizer.step([&] {
           optimizer.zero_grad();
           const Rows& train = data.train_data();
-          const Tensor loss = torch::huber_loss(net(train.x.slice(0, first, first + rows)), train.y.slice(0, first, first + rows), at::Reduction::Mean, 0.5);
+          const Tensor loss = torch::huber_loss(net(train.x.slice(0, first, first + rows)),
+                                                train.y.slice(0, first, first + rows), at::Reduction::Mean, 0.5);
           loss.backward();
           return loss;
         });
-    expect.that(apart(outcome.weights, flat(*net)) < 1e-4, "LBFGS is " + std::to_string(apart(outcome.weights, flat(*net))) + " from the loop by hand");
+    expect.that(apart(outcome.weights, flat(*net)) < 1e-4,
+                "LBFGS is " + std::to_string(apart(outcome.weights, flat(*net))) + " from the loop by hand");
     expect.that(same_on_all_ranks(all, outcome.weights), "LBFGS: ranks part ways");
   }
+}
+
+/// Of a model that exists: the mean over all rows, whoever has them.
+void check_validate(Expectations& expect, dt::Communicator& all) {
+  auto options = some_steps();
+  options.batch_size = 5;  // the last batch is shorter, or some rank has none
+  torch::manual_seed(5);
+  const auto net = std::make_shared<Net>();
+  const Data data{Rows(1), Rows(2)};
+  const Rows& rows = data.validation_data();
+  torch::NoGradGuard no_grad;
+  const double expected = torch::mse_loss(net->out(torch::tanh(net->in(rows.x))), rows.y).item<double>();
+  Job job;
+  const auto compare = [&](const dt::MetricsRow& row, const std::string& what) {
+    const double* loss = row.find("loss");
+    expect.that(loss && std::abs(*loss - expected) < 1e-6, what + ": validates as one rank does");
+  };
+  compare(dt::Trainer<dt::DDP, dt::FP32>(options).validate(job, net, data), "ddp");
+  compare(dt::Trainer<dt::FSDP, dt::FP32>(options).validate(job, net, rows), "fsdp");
+  expect.that(same_on_all_ranks(all, flat(*net)), "validate leaves the model alone");
 }
 
 int check_all() {
@@ -314,6 +353,7 @@ int check_all() {
   }
   for (const std::string strategy : {"ddp", "sharded-1", "sharded-2", "fsdp"}) check_skips(expect, all, strategy);
   check_lbfgs(expect, all);
+  check_validate(expect, all);
   return expect.finish();
 }
 
@@ -326,10 +366,14 @@ int fail(const std::string& act, const std::string& strategy, bool victim) {
   };
   Job job;
   job.at = fails;
-  if (act == "nan") job.then = [=](Tensor loss, dt::StepContext& step) { return victim && step.step() == 2 ? loss * std::nan("") : loss; };
-  if (act == "models") job.change = [=](Net& net) {
-    if (victim) net.extra->weight.set_data(torch::ones({7, 3}));
-  };
+  if (act == "nan")
+    job.then = [=](Tensor loss, dt::StepContext& step) {
+      return victim && step.step() == 2 ? loss * std::nan("") : loss;
+    };
+  if (act == "models")
+    job.change = [=](Net& net) {
+      if (victim) net.extra->weight.set_data(torch::ones({7, 3}));
+    };
   if (act == "unused") job.spare = [=](int64_t) { return victim ? Job::Part::unused : Job::Part::used; };
   Rows train(1);
   train.at = fails;
@@ -342,13 +386,16 @@ void check_failures(support::Checks& check) {
   const auto run = [](const std::string& act, const std::string& strategy, const std::string& victim, int ranks) {
     return run_self({"--ranks", std::to_string(ranks), act, strategy, victim}, {}, 60);
   };
-  for (const std::string where : {"configure_model", "configure_optimizers", "fetch", "training_step", "validation_step"})
+  for (const std::string where :
+       {"configure_model", "configure_optimizers", "fetch", "training_step", "validation_step"})
     for (const std::string strategy : {"ddp", "fsdp"}) {
       const std::string victim = strategy == "ddp" ? "1" : "0";
       check.ended(run(where, strategy, victim, 2), 5, "rank " + victim + " throws in " + where + " under " + strategy,
-                  {"dovetail: [rank " + victim + "] the file is cut in " + where + "\n", "dovetail: rank " + victim + " ended with exit code 5"});
+                  {"dovetail: [rank " + victim + "] the file is cut in " + where + "\n",
+                   "dovetail: rank " + victim + " ended with exit code 5"});
     }
-  check.ended(run("training_step", "sharded-2", "1", 3), 5, "rank 1 of 3 throws", {"dovetail: [rank 1] the file is cut"});
+  check.ended(run("training_step", "sharded-2", "1", 3), 5, "rank 1 of 3 throws",
+              {"dovetail: [rank 1] the file is cut"});
   check.ended(run("foreign", "fsdp", "1", 2), 1, "a foreign exception", {"dovetail: [rank 1] boom\n"});
   const auto shapes = run("shapes", "ddp", "0", 2);
   check.ended(shapes, 1, "an exception of LibTorch", {"dovetail: [rank 0] The size of tensor a (2) must match"});
@@ -358,7 +405,8 @@ void check_failures(support::Checks& check) {
     check.ended(nan, 6, "NaN on rank 1 of 3 under " + strategy, {"the loss is NaN at step 2 (epoch 0) on rank 1"});
     check.ended(run("models", strategy, "1", 2), 3, "another model on rank 1 under " + strategy,
                 {"rank 1 built another model than rank 0", "extra.weight [7, 3]", "extra.weight [1, 3]"});
-    check.ended(run("unused", strategy, "0", 2), 1, "unused on rank 0 under " + strategy, {"the parameter 'spare' got no gradient on some ranks at step 0"});
+    check.ended(run("unused", strategy, "0", 2), 1, "unused on rank 0 under " + strategy,
+                {"the parameter 'spare' got no gradient on some ranks at step 0"});
   }
 }
 
@@ -375,7 +423,8 @@ int main(int argc, char** argv) {
   ::alarm(800);
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  for (const std::string ranks : {"2", "3"}) check.ended(run_self({"--ranks", ranks, "all"}, {}, 200), 0, "fits of " + ranks + " ranks", {" held\n"});
+  for (const std::string ranks : {"2", "3"})
+    check.ended(run_self({"--ranks", ranks, "all"}, {}, 200), 0, "fits of " + ranks + " ranks", {" held\n"});
   check_failures(check);
   return check.summary();
 }

@@ -101,12 +101,14 @@ int check_all() {
     checks.ended(run, good ? 0 : 1, policy + " on " + std::to_string(ranks), good ? support::Words{"all hold"} : says);
   };
   for (int ranks : {1, 3})
-    for (const char* good : {"plain", "local-sgd", "coarse", "sharded-2", "fsdp", "fp16-mixed", "bf16-true", "master-bf16"}) {
+    for (const char* good :
+         {"plain", "local-sgd", "coarse", "sharded-2", "fsdp", "fp16-mixed", "bf16-true", "master-bf16"}) {
       if (ranks == 1 && std::string(good) == "sharded-2") continue;
       expect(good, ranks, {});
     }
   expect("forgets", 1, {});
-  expect("forgets", 2, {"the ranks end with different parameters", "differs from one device on the concatenated batch by"});
+  expect("forgets", 2,
+         {"the ranks end with different parameters", "differs from one device on the concatenated batch by"});
   expect("mute", 1, {"do not say wraps_model: it is never called"});
   expect("remembers", 2, {"a second fit with the same Trainer gives other bits"});
   expect("secret", 1, {"the run has a loss scaler, but the traits say that there is none"});

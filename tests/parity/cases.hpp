@@ -10,8 +10,8 @@
 
 namespace parity {
 
-/// Every model x accumulation, twice: Adam as users run it, and SGD with sums in rank order, whose result is known to the
-/// bit. Then momentum, clipping, a parameter above the size for flat homes, and batch norm.
+/// Every model x accumulation, twice: Adam as users run it, and SGD with sums in rank order, whose result is known to
+/// the bit. Then momentum, clipping, a parameter above the size for flat homes, and batch norm.
 inline std::vector<Setting> parity_settings() {
   std::vector<Setting> list;
   for (ModelKind model : {ModelKind::mlp, ModelKind::odd, ModelKind::frozen, ModelKind::tied})
@@ -65,7 +65,8 @@ class References {
   void compare(const Ran& ran) {
     const auto formats = formats_of(ran.row->precision);
     if (!formats) {
-      report_.add("known to the oracle", ran.row->precision, false, "formats_of in parity/oracle.hpp must be told what this precision means");
+      report_.add("known to the oracle", ran.row->precision, false,
+                  "formats_of in parity/oracle.hpp must be told what this precision means");
       return;
     }
     compare_emulated(ran, *formats);
@@ -87,7 +88,8 @@ class References {
     });
     if (!reference) return;
     const Difference found = difference(ran.outcome, *reference);
-    report_.add(label(ran) + "one device, " + name_of(ran.setting.optimizer), ran.name(), found.worst, tolerance(ran, formats), found.where);
+    report_.add(label(ran) + "one device, " + name_of(ran.setting.optimizer), ran.name(), found.worst,
+                tolerance(ran, formats), found.where);
   }
 
   void compare_emulated(const Ran& ran, const Formats& formats) {
@@ -98,9 +100,15 @@ class References {
     if (!reference) return;
     const Difference found = difference(ran.outcome, *reference);
     // Where sums are in rank order and an update does not depend on where an element lies, nothing is left to chance.
-    if (ran.setting.deterministic) report_.add(label(ran) + "emulated ranks, deterministic: elements that differ", ran.name(), double(found.elements), 0, found.where);
-    else if (formats.low()) report_.add(label(ran) + "emulated ranks, ulps at 1", ran.name(), found.worst / formats.ulp(), tolerance(ran, formats), found.where);
-    else report_.add(label(ran) + "emulated ranks, " + name_of(ran.setting.optimizer), ran.name(), found.worst, tolerance(ran, formats), found.where);
+    if (ran.setting.deterministic)
+      report_.add(label(ran) + "emulated ranks, deterministic: elements that differ", ran.name(),
+                  double(found.elements), 0, found.where);
+    else if (formats.low())
+      report_.add(label(ran) + "emulated ranks, ulps at 1", ran.name(), found.worst / formats.ulp(),
+                  tolerance(ran, formats), found.where);
+    else
+      report_.add(label(ran) + "emulated ranks, " + name_of(ran.setting.optimizer), ran.name(), found.worst,
+                  tolerance(ran, formats), found.where);
   }
 
   static std::string label(const Ran& ran) {

@@ -28,11 +28,18 @@ class Autocast {
 
 class Emulation {
  public:
-  /// @param sums_micro_batches  gradients are summed over the ranks for each micro-batch and then over those, as strategies
+  /// @param sums_micro_batches  gradients are summed over the ranks for each micro-batch and then over those, as
+  /// strategies
   ///                            do that cut gradients; else over micro-batches first
   Emulation(const Setting& setting, const Formats& formats, int ranks, bool sums_micro_batches, Shuffle shuffled)
-      : setting_(setting), formats_(formats), ranks_(ranks), sums_micro_batches_(sums_micro_batches), shuffled_(shuffled),
-        scale_(formats.scale == 0 ? 0 : setting.scale > 0 ? setting.scale : formats.scale) {
+      : setting_(setting),
+        formats_(formats),
+        ranks_(ranks),
+        sums_micro_batches_(sums_micro_batches),
+        shuffled_(shuffled),
+        scale_(formats.scale == 0  ? 0
+               : setting.scale > 0 ? setting.scale
+                                   : formats.scale) {
     torch::manual_seed(Setting::seed);
     net_ = make_net<std::type_identity_t>(setting.model);
     for (Tensor& parameter : net_->parameters())
@@ -53,7 +60,8 @@ class Emulation {
     for (int64_t epoch = 0; epoch < Setting::epochs; ++epoch) {
       const Tensor order = row_order(setting_, samples, epoch, shuffled_);
       for (int64_t first = 0; first < setting_.batches; first += setting_.accumulate) {
-        window(x.index_select(0, order), y.index_select(0, order), first, std::min(setting_.batches, first + setting_.accumulate));
+        window(x.index_select(0, order), y.index_select(0, order), first,
+               std::min(setting_.batches, first + setting_.accumulate));
       }
     }
     average_buffers();
@@ -116,7 +124,8 @@ class Emulation {
         const int64_t end = std::min(x.size(0), begin + Setting::batch_size);
         if (begin == end) continue;
         count += end - begin;
-        const auto gradients = forward_backward(rank, x.slice(0, begin, end), y.slice(0, begin, end), losses[std::size_t(rank)]);
+        const auto gradients =
+            forward_backward(rank, x.slice(0, begin, end), y.slice(0, begin, end), losses[std::size_t(rank)]);
         add(sums_micro_batches_ ? of_batch : of_rank[std::size_t(rank)], gradients);
       }
       if (sums_micro_batches_) add(total, of_batch);
@@ -136,7 +145,8 @@ class Emulation {
       return;
     }
     const auto& clip = setting_.clip;
-    if (clip && clip->kind == dovetail::ClipOptions::Kind::norm) divisor /= std::min(1.0, clip->limit / (std::sqrt(squared) / divisor + 1e-6));
+    if (clip && clip->kind == dovetail::ClipOptions::Kind::norm)
+      divisor /= std::min(1.0, clip->limit / (std::sqrt(squared) / divisor + 1e-6));
     if (clip && clip->kind == dovetail::ClipOptions::Kind::value) {
       for (Tensor& gradient : total) gradient = (gradient / divisor).clamp(-clip->limit, clip->limit);
       divisor = 1;
@@ -163,9 +173,11 @@ class Emulation {
     if (fresh) state = {torch::zeros_like(masters_[i]), torch::zeros_like(masters_[i]), torch::zeros({1})};
     std::vector<Tensor> first{state[0]}, second{state[1]}, steps{state[2].add_(1)};
     if (setting_.optimizer == OptimizerKind::adam)
-      at::_fused_adam_(parameters, gradients, first, second, none, steps, adam_rate, 0.9, 0.999, 0, adam_eps, false, false, inside, {});
+      at::_fused_adam_(parameters, gradients, first, second, none, steps, adam_rate, 0.9, 0.999, 0, adam_eps, false,
+                       false, inside, {});
     else if (setting_.optimizer == OptimizerKind::momentum)
-      at::_fused_sgd_(parameters, gradients, first, weight_decay, momentum, learning_rate, 0, false, false, fresh, inside, {});
+      at::_fused_sgd_(parameters, gradients, first, weight_decay, momentum, learning_rate, 0, false, false, fresh,
+                      inside, {});
     else
       at::_fused_sgd_(parameters, gradients, none, weight_decay, 0, learning_rate, 0, false, false, fresh, inside, {});
   }
@@ -202,9 +214,9 @@ class Emulation {
   Shuffle shuffled_;
   double scale_;
   std::shared_ptr<Net> net_;
-  Gradients trained_, masters_;                // without masters the same memory
-  std::vector<std::vector<Tensor>> buffers_;   // of each rank
-  std::vector<std::vector<Tensor>> state_;     // of the optimizer, for each parameter
+  Gradients trained_, masters_;               // without masters the same memory
+  std::vector<std::vector<Tensor>> buffers_;  // of each rank
+  std::vector<std::vector<Tensor>> state_;    // of the optimizer, for each parameter
   Outcome outcome_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models and their data. Each model is written once, with its layers as plain modules (for references) or as units of
-// sharding (for the trainer).
+// The models and their data. Each model is written once, with its layers as plain modules (for references) or as units
+// of sharding (for the trainer).
 #pragma once
 
 #include <torch/torch.h>
@@ -51,7 +51,9 @@ struct Odd final : Net {
     five_more = register_module("five_more", Layer<torch::nn::Linear>(LinearOptions(5, 1).bias(false)));
     three = register_module("three", Layer<torch::nn::Linear>(1, 3));
   }
-  Tensor forward(const Tensor& x) override { return three(torch::tanh(five_more(torch::tanh(five(torch::tanh(seven(x))))))); }
+  Tensor forward(const Tensor& x) override {
+    return three(torch::tanh(five_more(torch::tanh(five(torch::tanh(seven(x)))))));
+  }
 };
 
 /// One table is used to look up tokens and to score them.
@@ -98,13 +100,20 @@ struct Dropped final : Net {
 template <template <class> class Layer>
 std::shared_ptr<Net> make_net(ModelKind kind) {
   switch (kind) {
-    case ModelKind::mlp: return std::make_shared<Mlp<Layer>>(6, 8, 4);
-    case ModelKind::frozen: return std::make_shared<Mlp<Layer>>(6, 8, 4, true);
-    case ModelKind::wide: return std::make_shared<Mlp<Layer>>(280, 240, 3);
-    case ModelKind::odd: return std::make_shared<Odd<Layer>>();
-    case ModelKind::tied: return std::make_shared<Tied<Layer>>();
-    case ModelKind::batch_norm: return std::make_shared<Normed<Layer>>();
-    case ModelKind::dropout: break;
+    case ModelKind::mlp:
+      return std::make_shared<Mlp<Layer>>(6, 8, 4);
+    case ModelKind::frozen:
+      return std::make_shared<Mlp<Layer>>(6, 8, 4, true);
+    case ModelKind::wide:
+      return std::make_shared<Mlp<Layer>>(280, 240, 3);
+    case ModelKind::odd:
+      return std::make_shared<Odd<Layer>>();
+    case ModelKind::tied:
+      return std::make_shared<Tied<Layer>>();
+    case ModelKind::batch_norm:
+      return std::make_shared<Normed<Layer>>();
+    case ModelKind::dropout:
+      break;
   }
   return std::make_shared<Dropped<Layer>>();
 }
@@ -113,7 +122,8 @@ std::shared_ptr<Net> make_net(ModelKind kind) {
 inline std::pair<Tensor, Tensor> make_data(ModelKind kind, int64_t samples) {
   auto generator = at::detail::createCPUGenerator(uint64_t(1000 + int(kind)));
   if (kind == ModelKind::tied)
-    return {torch::randint(0, 11, {samples, 3}, generator, torch::kLong), torch::randint(0, 11, {samples}, generator, torch::kLong)};
+    return {torch::randint(0, 11, {samples, 3}, generator, torch::kLong),
+            torch::randint(0, 11, {samples}, generator, torch::kLong)};
   const int64_t inputs = kind == ModelKind::odd ? 7 : kind == ModelKind::wide ? 280 : 6;
   const int64_t outputs = kind == ModelKind::odd || kind == ModelKind::wide ? 3 : 4;
   const Tensor x = torch::randn({samples, inputs}, generator, torch::kFloat32);

@@ -21,29 +21,34 @@ constexpr double learning_rate = 0.05, momentum = 0.9, weight_decay = 0.01, adam
 
 /// What a run leaves behind.
 struct Outcome {
-  int64_t steps = 0;   // taken
-  double loss = 0;     // of the last step
+  int64_t steps = 0;                                    // taken
+  double loss = 0;                                      // of the last step
   std::vector<std::pair<std::string, Tensor>> tensors;  // parameters, then buffers
   std::vector<Tensor> masks;
 };
 
 inline void keep_tensors(const torch::nn::Module& model, Outcome& outcome) {
-  for (const auto& item : model.named_parameters()) outcome.tensors.emplace_back(item.key(), item.value().detach().clone());
-  for (const auto& item : model.named_buffers()) outcome.tensors.emplace_back(item.key(), item.value().detach().clone());
+  for (const auto& item : model.named_parameters())
+    outcome.tensors.emplace_back(item.key(), item.value().detach().clone());
+  for (const auto& item : model.named_buffers())
+    outcome.tensors.emplace_back(item.key(), item.value().detach().clone());
 }
 
 /// What a precision means.
 struct Formats {
-  torch::ScalarType rounds_to = torch::kFloat32;      // the format with the fewest bits in it
-  bool autocasts = false;                             // the forward runs under autocast to it
-  bool casts_model = false;                           // weights and inputs are stored in it
+  torch::ScalarType rounds_to = torch::kFloat32;  // the format with the fewest bits in it
+  bool autocasts = false;                         // the forward runs under autocast to it
+  bool casts_model = false;                       // weights and inputs are stored in it
   bool spares_batch_norm = false, has_masters = false;
-  double scale = 0;                                   // the first loss scale; 0: no scaler
+  double scale = 0;  // the first loss scale; 0: no scaler
 
   [[nodiscard]] bool low() const { return rounds_to == torch::kBFloat16 || rounds_to == torch::kHalf; }
   /// The distance of neighbouring numbers just above 1.
   [[nodiscard]] double ulp() const {
-    return rounds_to == torch::kBFloat16 ? 0x1p-7 : rounds_to == torch::kHalf ? 0x1p-10 : rounds_to == torch::kFloat64 ? 0x1p-52 : 0x1p-23;
+    return rounds_to == torch::kBFloat16  ? 0x1p-7
+           : rounds_to == torch::kHalf    ? 0x1p-10
+           : rounds_to == torch::kFloat64 ? 0x1p-52
+                                          : 0x1p-23;
   }
 };
 
@@ -53,24 +58,28 @@ inline std::optional<Formats> formats_of(std::string_view precision) {
   if (precision == "fp32" || precision == "apex-o0") return Formats{};
   if (precision == "fp64") return Formats{.rounds_to = torch::kFloat64, .casts_model = true};
   if (precision == "bf16-mixed") return Formats{.rounds_to = kBFloat16, .autocasts = true};
-  if (precision == "fp16-mixed" || precision == "apex-o1") return Formats{.rounds_to = kHalf, .autocasts = true, .scale = 65536};
+  if (precision == "fp16-mixed" || precision == "apex-o1")
+    return Formats{.rounds_to = kHalf, .autocasts = true, .scale = 65536};
   if (precision == "bf16-true") return Formats{.rounds_to = kBFloat16, .casts_model = true};
   if (precision == "fp16-true" || precision == "apex-o3") return Formats{.rounds_to = kHalf, .casts_model = true};
   if (precision == "apex-o2")
-    return Formats{.rounds_to = kHalf, .casts_model = true, .spares_batch_norm = true, .has_masters = true, .scale = 65536};
+    return Formats{
+        .rounds_to = kHalf, .casts_model = true, .spares_batch_norm = true, .has_masters = true, .scale = 65536};
   if (precision == "master-bf16") return Formats{.rounds_to = kBFloat16, .casts_model = true, .has_masters = true};
-  if (precision == "master-fp16") return Formats{.rounds_to = kHalf, .casts_model = true, .has_masters = true, .scale = 65536};
+  if (precision == "master-fp16")
+    return Formats{.rounds_to = kHalf, .casts_model = true, .has_masters = true, .scale = 65536};
   return {};
 }
 
 /// The rows of an epoch in the order in which they are dealt out.
-inline Tensor row_order(const Setting& setting, int64_t samples, int64_t epoch, Tensor (*shuffled)(int64_t, uint64_t, int64_t)) {
+inline Tensor row_order(const Setting& setting, int64_t samples, int64_t epoch,
+                        Tensor (*shuffled)(int64_t, uint64_t, int64_t)) {
   return setting.shuffle ? shuffled(samples, Setting::seed, epoch) : torch::arange(samples);
 }
 using Shuffle = Tensor (*)(int64_t samples, uint64_t seed, int64_t epoch);
 
-/// The textbook loop: one model, one batch that holds what all ranks and micro-batches of a step have, the mean loss over
-/// it, LibTorch's optimizer.
+/// The textbook loop: one model, one batch that holds what all ranks and micro-batches of a step have, the mean loss
+/// over it, LibTorch's optimizer.
 inline Outcome train_plainly(const Setting& setting, int ranks, torch::ScalarType dtype, Shuffle shuffled) {
   torch::manual_seed(Setting::seed);
   const auto net = make_net<std::type_identity_t>(setting.model);
@@ -83,7 +92,9 @@ inline Outcome train_plainly(const Setting& setting, int ranks, torch::ScalarTyp
     optimizer = std::make_unique<torch::optim::Adam>(trained, torch::optim::AdamOptions(adam_rate).eps(adam_eps));
   else
     optimizer = std::make_unique<torch::optim::SGD>(
-        trained, torch::optim::SGDOptions(learning_rate).weight_decay(weight_decay).momentum(setting.optimizer == OptimizerKind::momentum ? momentum : 0));
+        trained, torch::optim::SGDOptions(learning_rate)
+                     .weight_decay(weight_decay)
+                     .momentum(setting.optimizer == OptimizerKind::momentum ? momentum : 0));
   const int64_t samples = setting.samples(ranks), rows_per_step = setting.accumulate * ranks * Setting::batch_size;
   auto [x, y] = make_data(setting.model, samples);
   if (x.is_floating_point()) x = x.to(dtype);

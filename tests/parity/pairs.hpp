@@ -31,15 +31,20 @@ struct Task {
   std::shared_ptr<Net> configure_model() const { return make_net<dt::Unit>(setting.model); }
 
   std::unique_ptr<dt::FusedOptimizer> configure_optimizers(const dt::Parameters& p) const {
-    if (setting.optimizer == OptimizerKind::adam) return std::make_unique<dt::Adam>(p, dt::AdamOptions{.lr = adam_rate, .eps = adam_eps});
+    if (setting.optimizer == OptimizerKind::adam)
+      return std::make_unique<dt::Adam>(p, dt::AdamOptions{.lr = adam_rate, .eps = adam_eps});
     const double keep = setting.optimizer == OptimizerKind::momentum ? momentum : 0;
-    return std::make_unique<dt::SGD>(p, dt::SGDOptions{.lr = learning_rate, .momentum = keep, .weight_decay = weight_decay});
+    return std::make_unique<dt::SGD>(
+        p, dt::SGDOptions{.lr = learning_rate, .momentum = keep, .weight_decay = weight_decay});
   }
 
-  Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext&) const { return net.loss(batch.data, batch.target); }
+  Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext&) const {
+    return net.loss(batch.data, batch.target);
+  }
 };
 
-/// fp32 with a loss scaler, which no rule would let a precision declare: what scaling by a power of two must not change.
+/// fp32 with a loss scaler, which no rule would let a precision declare: what scaling by a power of two must not
+/// change.
 struct ScaledFP32 final : dt::PrecisionBase {
   static constexpr std::string_view name = "fp32-scaled";
   static constexpr dt::PrecisionTraits traits{};
@@ -110,7 +115,11 @@ std::vector<PairRow> rows_of(dt::PairList<Pairs...>) {
   return rows;
 }
 
-inline std::vector<PairRow> built_in_rows() { return rows_of(dt::BuiltInPairs{}); }
-inline std::vector<PairRow> scaled_rows() { return rows_of(dt::AllPairs<dt::BuiltInStrategies, dt::PolicyList<ScaledFP32>>{}); }
+inline std::vector<PairRow> built_in_rows() {
+  return rows_of(dt::BuiltInPairs{});
+}
+inline std::vector<PairRow> scaled_rows() {
+  return rows_of(dt::AllPairs<dt::BuiltInStrategies, dt::PolicyList<ScaledFP32>>{});
+}
 
 }  // namespace parity

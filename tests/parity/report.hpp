@@ -31,14 +31,17 @@ inline uint64_t fingerprint(const Outcome& outcome) {
 }
 
 struct Difference {
-  double worst = 0;     // absolute; infinite where the two cannot be compared
-  int64_t elements = 0; // how many differ at all
+  double worst = 0;      // absolute; infinite where the two cannot be compared
+  int64_t elements = 0;  // how many differ at all
   std::string where;
 };
 
 inline Difference difference(const Outcome& a, const Outcome& b) {
   Difference found;
-  const auto refuse = [&found](std::string why) { found = {HUGE_VAL, 1, std::move(why)}; return found; };
+  const auto refuse = [&found](std::string why) {
+    found = {HUGE_VAL, 1, std::move(why)};
+    return found;
+  };
   if (a.steps != b.steps) return refuse(std::to_string(a.steps) + " and " + std::to_string(b.steps) + " steps");
   if (a.tensors.size() != b.tensors.size()) return refuse("other parameters");
   const auto note = [&found](double distance, const std::string& where) {
@@ -54,9 +57,11 @@ inline Difference difference(const Outcome& a, const Outcome& b) {
     const auto& [name, left] = a.tensors[i];
     const auto& [other_name, right] = b.tensors[i];
     if (name != other_name) return refuse("'" + name + "' and '" + other_name + "'");
-    if (left.sizes() != right.sizes() || left.scalar_type() != right.scalar_type()) return refuse("'" + name + "' of another shape or dtype");
+    if (left.sizes() != right.sizes() || left.scalar_type() != right.scalar_type())
+      return refuse("'" + name + "' of another shape or dtype");
     found.elements += left.ne(right).sum().item<int64_t>();
-    if (left.numel() > 0) note((left.to(torch::kFloat64) - right.to(torch::kFloat64)).abs().max().item<double>(), "'" + name + "'");
+    if (left.numel() > 0)
+      note((left.to(torch::kFloat64) - right.to(torch::kFloat64)).abs().max().item<double>(), "'" + name + "'");
   }
   return found;
 }
@@ -67,23 +72,28 @@ class Report {
   explicit Report(dovetail::Communicator comm) : comm_(std::move(comm)) {}
 
   /// One comparison. `kind` is a line of the summary.
-  void add(const std::string& kind, const std::string& what, double measured, double allowed, const std::string& where = {}) {
+  void add(const std::string& kind, const std::string& what, double measured, double allowed,
+           const std::string& where = {}) {
     Line& line = lines_[kind];
     ++line.count;
     line.worst = std::max(line.worst, measured);
     line.allowed = allowed;
     if (measured <= allowed) return;
     std::ostringstream text;
-    text << what << ": " << kind << ": " << measured << " where " << allowed << " is allowed" << (where.empty() ? "" : ", in ") << where;
+    text << what << ": " << kind << ": " << measured << " where " << allowed << " is allowed"
+         << (where.empty() ? "" : ", in ") << where;
     failures_.push_back(text.str());
   }
-  void add(const std::string& kind, const std::string& what, bool holds, const std::string& why = {}) { add(kind, what, holds ? 0 : 1, 0, why); }
+  void add(const std::string& kind, const std::string& what, bool holds, const std::string& why = {}) {
+    add(kind, what, holds ? 0 : 1, 0, why);
+  }
 
   /// Prints on rank 0; the number of failures of all ranks, on every rank.
   int64_t print() {
     std::ostringstream mine;
     mine << std::setprecision(17);
-    for (const auto& [kind, line] : lines_) mine << kind << '\t' << line.count << '\t' << line.worst << '\t' << line.allowed << '\n';
+    for (const auto& [kind, line] : lines_)
+      mine << kind << '\t' << line.count << '\t' << line.worst << '\t' << line.allowed << '\n';
     std::map<std::string, Line> total;
     for (const std::string& text : all_gather_text(comm_, mine.str())) {
       std::istringstream rows(text);
@@ -104,10 +114,12 @@ class Report {
       all << text;
     }
     if (comm_.rank() == 0) {
-      std::cout << std::left << std::setw(64) << "  compared" << std::right << std::setw(7) << "times" << std::setw(12) << "worst" << std::setw(12) << "allowed" << "\n";
+      std::cout << std::left << std::setw(64) << "  compared" << std::right << std::setw(7) << "times" << std::setw(12)
+                << "worst" << std::setw(12) << "allowed"
+                << "\n";
       for (const auto& [kind, line] : total)
-        std::cout << "  " << std::left << std::setw(62) << kind << std::right << std::setw(7) << line.count << std::setw(12)
-                  << std::setprecision(3) << line.worst << std::setw(12) << line.allowed << "\n";
+        std::cout << "  " << std::left << std::setw(62) << kind << std::right << std::setw(7) << line.count
+                  << std::setw(12) << std::setprecision(3) << line.worst << std::setw(12) << line.allowed << "\n";
       std::istringstream each(all.str());
       int shown = 0;
       for (std::string line; std::getline(each, line) && shown < 60; ++shown) std::cout << "WRONG: " << line << "\n";

@@ -27,13 +27,20 @@ enum class Tail {
 
 constexpr const char* name_of(ModelKind kind) {
   switch (kind) {
-    case ModelKind::mlp: return "mlp";
-    case ModelKind::odd: return "odd sizes";
-    case ModelKind::frozen: return "frozen layer";
-    case ModelKind::tied: return "tied table";
-    case ModelKind::wide: return "wide";
-    case ModelKind::batch_norm: return "batch norm";
-    case ModelKind::dropout: break;
+    case ModelKind::mlp:
+      return "mlp";
+    case ModelKind::odd:
+      return "odd sizes";
+    case ModelKind::frozen:
+      return "frozen layer";
+    case ModelKind::tied:
+      return "tied table";
+    case ModelKind::wide:
+      return "wide";
+    case ModelKind::batch_norm:
+      return "batch norm";
+    case ModelKind::dropout:
+      break;
   }
   return "dropout";
 }
@@ -42,10 +49,14 @@ constexpr const char* name_of(OptimizerKind kind) {
 }
 constexpr const char* name_of(Tail tail) {
   switch (tail) {
-    case Tail::none: return "equal batches";
-    case Tail::shorter: return "short tail";
-    case Tail::by_two: return "tail short by two";
-    case Tail::padding: break;
+    case Tail::none:
+      return "equal batches";
+    case Tail::shorter:
+      return "short tail";
+    case Tail::by_two:
+      return "tail short by two";
+    case Tail::padding:
+      break;
   }
   return "tail with a rank without samples";
 }
@@ -69,17 +80,21 @@ struct Setting {
   [[nodiscard]] int64_t samples(int ranks) const {
     const int64_t whole = (batches - 1) * ranks * batch_size, last = ranks * batch_size;
     switch (tail) {
-      case Tail::none: return whole + last;
-      case Tail::shorter: return whole + last - 1;
-      case Tail::by_two: return whole + last - 2;
-      case Tail::padding: break;
+      case Tail::none:
+        return whole + last;
+      case Tail::shorter:
+        return whole + last - 1;
+      case Tail::by_two:
+        return whole + last - 2;
+      case Tail::padding:
+        break;
     }
     return whole + (ranks > 1 ? last - batch_size - 1 : last - 1);
   }
 
   [[nodiscard]] std::string text() const {
-    std::string words = std::string(name_of(model)) + ", " + name_of(optimizer) + ", accumulate " + std::to_string(accumulate) +
-                        ", " + std::to_string(batches) + " batches, " + name_of(tail);
+    std::string words = std::string(name_of(model)) + ", " + name_of(optimizer) + ", accumulate " +
+                        std::to_string(accumulate) + ", " + std::to_string(batches) + " batches, " + name_of(tail);
     if (shuffle) words += ", shuffled";
     if (clip) words += clip->kind == dovetail::ClipOptions::Kind::norm ? ", clip by norm" : ", clip by value";
     if (deterministic) words += ", deterministic";

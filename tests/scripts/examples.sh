@@ -23,7 +23,11 @@ run() {
   local got=0
   checked=$((checked + 1))
   timeout --kill-after=5 120 "$examples/$2" "${@:3}" >stdout 2>stderr </dev/null || got=$?
-  if [[ $got != 0 || -s stderr ]]; then complain "exit code $got"; else printf 'ok     %s: %s\n' "$name" "$(tail -n 1 stdout)"; fi
+  if [[ $got != 0 || -s stderr ]]; then
+    complain "exit code $got"
+  else
+    printf 'ok     %s: %s\n' "$name" "$(tail -n 1 stdout)"
+  fi
 }
 
 # says REGEX: a line of stdout.
@@ -51,7 +55,10 @@ main() {
   says '^strategy +'"$1"' '
   says '^precision +'"$2"' '
   says '^epoch 2/2 +100 %'
-  says '^test accuracy 0\.[0-9]{4} after 2 epochs \(8 steps\)$'
+  # In fp16 the first loss scale is too large for this network: a step is skipped.
+  local steps=8
+  case $2 in *fp16* | apex-o[12]) steps='[78]' ;; esac
+  says "^test accuracy 0\\.[0-9]{4} after 2 epochs \\($steps steps\\)\$"
   [[ $(grep -c '^test accuracy' stdout) == 1 ]] || complain 'more than one rank speaks'
   local folder=runs/$1-$2-$3
   [[ $(head -n 1 "$folder/metrics.csv") == stage,epoch,step,loss,accuracy ]] || complain 'no columns in metrics.csv'
@@ -65,8 +72,11 @@ validation_loss() { grep '^validation,1,' "runs/$1-$2-$3/metrics.csv" | cut -d, 
 
 # close STRATEGY PRECISION RANKS TOLERANCE: its loss is that of one device in fp32, which has seen the same samples.
 close() {
-  awk -v a="$(validation_loss "$1" "$2" "$3")" -v b="$(validation_loss single fp32 1)" -v t="$4" 'BEGIN { exit !(a > 0 && a - b < t && b - a < t) }' ||
-    complain "its loss is $(validation_loss "$1" "$2" "$3"), one device's $(validation_loss single fp32 1)"
+  local mine plain
+  mine=$(validation_loss "$1" "$2" "$3")
+  plain=$(validation_loss single fp32 1)
+  awk -v a="$mine" -v b="$plain" -v t="$4" 'BEGIN { exit !(a > 0 && a - b < t && b - a < t) }' ||
+    complain "its loss is $mine, one device's $plain"
 }
 
 main single fp32 1
@@ -81,7 +91,7 @@ close fsdp bf16-mixed 2 0.05
 main fsdp bf16-mixed 1
 main fsdp fp16-mixed 2
 main sharded-2 master-bf16 2
-main ddp apex-o2 2
+main ddp apex-o1 2
 main single fp64 1
 main fsdp bf16-true 2 --deterministic --accumulate 1
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fit whose parts are chosen at run time, so that the tests of the loop share one Task type and few Trainers. The pairs
-// are compiled in unit/loop_run.cpp.
+// A fit whose parts are chosen at run time, so that the tests of the loop share one Task type and few Trainers. The
+// pairs are compiled in unit/loop_run.cpp.
 #pragma once
 
 #include <dovetail/callback/early_stopping.hpp>
-#include <dovetail/trainer.hpp>
 #include <dovetail/optim/adam.hpp>
 #include <dovetail/optim/adamw.hpp>
 #include <dovetail/optim/sgd.hpp>
 #include <dovetail/precision/scaler_options.hpp>
+#include <dovetail/trainer.hpp>
 
 #include <functional>
 #include <memory>
@@ -43,7 +43,9 @@ struct AnyFactor {
   double factor(int64_t taken) const { return of ? of(taken) : 1.0; }
 };
 
-inline Tensor mse(Net& net, const Batch& batch, StepContext&) { return torch::mse_loss(net.forward(batch.data), batch.target); }
+inline Tensor mse(Net& net, const Batch& batch, StepContext&) {
+  return torch::mse_loss(net.forward(batch.data), batch.target);
+}
 
 /// The Task: what it does is a list of functions, and it notes what it is asked for.
 struct Script {
@@ -104,7 +106,8 @@ struct Data {
 
 /// A callback with every hook, and a logger.
 struct Watch {
-  std::function<void(const std::string& hook, dovetail::LoopState&)> see = [](const std::string&, dovetail::LoopState&) {};
+  std::function<void(const std::string& hook, dovetail::LoopState&)> see = [](const std::string&,
+                                                                              dovetail::LoopState&) {};
   std::function<void(const dovetail::MetricsRow&)> row = [](const dovetail::MetricsRow&) {};
 
   void on_fit_start(dovetail::LoopState& s) { see("fit_start", s); }
@@ -121,7 +124,8 @@ struct Watch {
 /// fp32 with the loss scaler of fp16: what a scaler does, without what fp16 rounds.
 struct Scaled final : dovetail::PrecisionBase {
   static constexpr std::string_view name = "scaled";
-  static constexpr dovetail::PrecisionTraits traits{.scaler = dovetail::Scaler::collective, .compute = dovetail::Format::fp16};
+  static constexpr dovetail::PrecisionTraits traits{.scaler = dovetail::Scaler::collective,
+                                                    .compute = dovetail::Format::fp16};
   dovetail::ScalerOptions options{};
   Scaled() = default;
   explicit Scaled(dovetail::ScalerOptions chosen) : options(chosen) {}
@@ -158,12 +162,17 @@ inline Result fit(const Setting& setting, Script& script) {
 /// All parameters of a module in one row.
 inline Tensor flat(const torch::nn::Module& module) {
   std::vector<Tensor> all;
-  for (const Tensor& parameter : module.parameters()) all.push_back(parameter.detach().clone().flatten().to(torch::kFloat64));
+  for (const Tensor& parameter : module.parameters())
+    all.push_back(parameter.detach().clone().flatten().to(torch::kFloat64));
   return torch::cat(all);
 }
-inline Tensor weights(const Result& result) { return flat(*result.model); }
+inline Tensor weights(const Result& result) {
+  return flat(*result.model);
+}
 
-inline double apart(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+inline double apart(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
 
 /// The Error that `body` throws; a code of `done` and no text if it throws none.
 template <class Body>

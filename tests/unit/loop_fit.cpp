@@ -144,7 +144,8 @@ TEST_CASE("every row is seen once per epoch, in another order each time", "[loop
 TEST_CASE("the same seed gives the same bits, another one others", "[loop]") {
   Script script;
   script.loss = [](Net& net, const Batch& batch, StepContext& step) {  // with dropout
-    return torch::mse_loss(net.out(torch::dropout(torch::tanh(net.in(batch.data)), 0.5, step.training())), batch.target);
+    return torch::mse_loss(net.out(torch::dropout(torch::tanh(net.in(batch.data)), 0.5, step.training())),
+                           batch.target);
   };
   const auto run = [&](uint64_t seed) {
     Setting setting;
@@ -215,7 +216,9 @@ TEST_CASE("hooks come in one order", "[loop]") {
     if (s.sanity) text += " sanity";
     calls.push_back(text);
   };
-  watch.row = [&](const dovetail::MetricsRow& row) { calls.push_back("row " + std::string(row.stage) + " " + std::to_string(row.step)); };
+  watch.row = [&](const dovetail::MetricsRow& row) {
+    calls.push_back("row " + std::string(row.stage) + " " + std::to_string(row.step));
+  };
   Data data;
   fit(setting, script, data, watch);
 
@@ -299,7 +302,8 @@ TEST_CASE("validation disturbs no training", "[loop]") {
       CHECK(step.training());
       CHECK(net.is_training());
       CHECK(torch::GradMode::is_enabled());
-      return torch::mse_loss(net.out(torch::dropout(torch::tanh(net.in(batch.data)), 0.5, net.is_training())), batch.target);
+      return torch::mse_loss(net.out(torch::dropout(torch::tanh(net.in(batch.data)), 0.5, net.is_training())),
+                             batch.target);
     };
     script.validate = [](Net& net, const Batch& batch, StepContext& step) {
       CHECK_FALSE(net.is_training());
@@ -351,7 +355,8 @@ TEST_CASE("logged values are means over samples", "[loop]") {
   CHECK(rows[0].find("other") == nullptr);
   CHECK(rows[1].stage == "validation");
   CHECK(*rows[1].find("loss") == Approx(validation).epsilon(1e-6));
-  const double tail = torch::mse_loss(result.model->forward(data.train.x.slice(0, 21)), data.train.y.slice(0, 21)).item<double>();
+  const double tail =
+      torch::mse_loss(result.model->forward(data.train.x.slice(0, 21)), data.train.y.slice(0, 21)).item<double>();
   CHECK(last_loss == Approx(tail).epsilon(1e-6));
   CHECK(result.loss == last_loss);
 }

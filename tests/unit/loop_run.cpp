@@ -19,12 +19,18 @@ Result with(const Setting& setting, Script& script, Data& data, Observer& observ
 Result fit(const Setting& setting, Script& script, Data& data, Watch& watch) {
   using namespace dovetail;
   switch (setting.pair) {
-    case Pair::fp32: return with<SingleDevice, FP32>(setting, script, data, watch);
-    case Pair::ddp: return with<DDP, FP32>(setting, script, data, watch);
-    case Pair::scaled: return with<SingleDevice>(setting, script, data, watch, Scaled(setting.scaler));
-    case Pair::fp16_mixed: return with<SingleDevice>(setting, script, data, watch, FP16Mixed(setting.scaler));
-    case Pair::fp16_true: return with<SingleDevice, FP16True>(setting, script, data, watch);
-    case Pair::apex_o3: break;
+    case Pair::fp32:
+      return with<SingleDevice, FP32>(setting, script, data, watch);
+    case Pair::ddp:
+      return with<DDP, FP32>(setting, script, data, watch);
+    case Pair::scaled:
+      return with<SingleDevice>(setting, script, data, watch, Scaled(setting.scaler));
+    case Pair::fp16_mixed:
+      return with<SingleDevice>(setting, script, data, watch, FP16Mixed(setting.scaler));
+    case Pair::fp16_true:
+      return with<SingleDevice, FP16True>(setting, script, data, watch);
+    case Pair::apex_o3:
+      break;
   }
   return with<SingleDevice, Apex<O3>>(setting, script, data, watch);
 }

@@ -24,20 +24,24 @@ Setting in_order(Pair pair = Pair::fp32) {
 
 /// The loop as one writes it by hand: windows of `accumulate` batches as one batch each, LibTorch's clipping.
 template <class Optimizer, class With>
-Tensor by_hand(const Options& options, const With& with, bool spare = false, std::function<Tensor(Net&, const Batch&, int64_t step)> loss = {}) {
+Tensor by_hand(const Options& options, const With& with, bool spare = false,
+               std::function<Tensor(Net&, const Batch&, int64_t step)> loss = {}) {
   torch::manual_seed(options.seed);
   Net net(spare);
   Optimizer optimizer(net.parameters(), with);
   const Data data;
   int64_t step = 0;
   for (int64_t epoch = 0; epoch < options.max_epochs; ++epoch)
-    for (int64_t first = 0, n = data.train.size(), window = options.batch_size * options.accumulate; first < n; first += window, ++step) {
+    for (int64_t first = 0, n = data.train.size(), window = options.batch_size * options.accumulate; first < n;
+         first += window, ++step) {
       Batch batch{data.train.x.slice(0, first, first + window), data.train.y.slice(0, first, first + window)};
       optimizer.zero_grad();
       (loss ? loss(net, batch, step) : torch::mse_loss(net.forward(batch.data), batch.target)).backward();
       if (const auto clip = options.gradient_clip) {
-        if (clip->kind == dovetail::ClipOptions::Kind::norm) torch::nn::utils::clip_grad_norm_(net.parameters(), clip->limit);
-        else torch::nn::utils::clip_grad_value_(net.parameters(), clip->limit);
+        if (clip->kind == dovetail::ClipOptions::Kind::norm)
+          torch::nn::utils::clip_grad_norm_(net.parameters(), clip->limit);
+        else
+          torch::nn::utils::clip_grad_value_(net.parameters(), clip->limit);
       }
       optimizer.step();
     }
@@ -45,8 +49,12 @@ Tensor by_hand(const Options& options, const With& with, bool spare = false, std
 }
 
 /// `spare` comes first, then the 21 weights of the layers.
-Tensor without_spare(const Tensor& weights) { return weights.slice(0, -21); }
-Tensor spare_of(const Tensor& weights) { return weights.slice(0, 0, -21); }
+Tensor without_spare(const Tensor& weights) {
+  return weights.slice(0, -21);
+}
+Tensor spare_of(const Tensor& weights) {
+  return weights.slice(0, 0, -21);
+}
 
 /// The loss with `spare` in it.
 Tensor with_spare(Net& net, const Batch& batch) {
@@ -87,7 +95,8 @@ TEST_CASE("a window is one batch of all its samples", "[loop]") {
         setting.options.batch_size = batch_size;
         setting.options.accumulate = accumulate;
         Script script;
-        CHECK(apart(weights(fit(setting, script)), by_hand<torch::optim::SGD>(setting.options, torch::optim::SGDOptions(0.1))) < 1e-6);
+        CHECK(apart(weights(fit(setting, script)),
+                    by_hand<torch::optim::SGD>(setting.options, torch::optim::SGDOptions(0.1))) < 1e-6);
       }
 }
 
@@ -108,8 +117,9 @@ TEST_CASE("a loss may be a mean over something else than samples", "[loop]") {
     seen += step.weight();
     return loss(net, batch);
   };
-  const Tensor expected = by_hand<torch::optim::SGD>(setting.options, torch::optim::SGDOptions(0.1), false,
-                                                     [&](Net& net, const Batch& batch, int64_t) { return loss(net, batch); });
+  const Tensor expected =
+      by_hand<torch::optim::SGD>(setting.options, torch::optim::SGDOptions(0.1), false,
+                                 [&](Net& net, const Batch& batch, int64_t) { return loss(net, batch); });
   CHECK(apart(weights(fit(setting, script)), expected) < 1e-6);
   CHECK((seen > 0 && seen < 24));
 
@@ -199,7 +209,9 @@ TEST_CASE("a large tensor, whose gradient autograd keeps, is clipped with the ot
       net->spare = net->register_parameter("spare", torch::ones({(1 << 16) + 1}));
       return net;
     };
-    script.loss = [](Net& net, const Batch& batch, StepContext& step) { return mse(net, batch, step) + net.spare.square().sum(); };
+    script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+      return mse(net, batch, step) + net.spare.square().sum();
+    };
     script.optimizer = maker<dovetail::SGD>(dovetail::SGDOptions{.lr = 1});
     std::vector<Tensor> seen;
     Data data;
@@ -319,7 +331,9 @@ TEST_CASE("skipped steps are made up for: max_steps counts taken ones", "[loop]"
   setting.options.max_epochs = 4;
   setting.options.max_steps = 7;
   Script script;
-  script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable { return mse(net, batch, step) * (n++ % 2 == 0 ? inf : 1.0); };
+  script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable {
+    return mse(net, batch, step) * (n++ % 2 == 0 ? inf : 1.0);
+  };
   const Result result = fit(setting, script);
   CHECK(result.steps == 7);
   CHECK(script.steps == 14);
@@ -370,7 +384,9 @@ TEST_CASE("a loss that is not finite stops the run", "[loop]") {
   }
   for (const Pair pair : {Pair::fp32, Pair::ddp}) {
     Script script;
-    script.loss = [](Net& net, const Batch& batch, StepContext& step) { return mse(net, batch, step) * (step.step() == 2 ? -inf : 1.0); };
+    script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+      return mse(net, batch, step) * (step.step() == 2 ? -inf : 1.0);
+    };
     const auto error = error_of(in_order(pair), script);
     CHECK(error.code() == ExitCode::numeric);
     CHECK_THAT(error.what(), Contains("the loss is infinite at step 2 (epoch 0) on rank 0"));
@@ -379,30 +395,38 @@ TEST_CASE("a loss that is not finite stops the run", "[loop]") {
   Setting setting = in_order();
   setting.options.accumulate = 3;
   Script script;
-  script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable { return mse(net, batch, step) * (n++ == 3 ? std::nan("") : 1.0); };
+  script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable {
+    return mse(net, batch, step) * (n++ == 3 ? std::nan("") : 1.0);
+  };
   CHECK_THAT(error_of(setting, script).what(), Contains("the loss is NaN at step 1"));
 }
 
 TEST_CASE("a loss that is none is refused", "[loop]") {
   const auto refusal = [](std::function<Tensor(Net&, const Batch&)> loss) {
     Script script;
-    script.loss = [loss](Net& net, const Batch& batch, StepContext& step) { return step.step() < 2 ? mse(net, batch, step) : loss(net, batch); };
+    script.loss = [loss](Net& net, const Batch& batch, StepContext& step) {
+      return step.step() < 2 ? mse(net, batch, step) : loss(net, batch);
+    };
     const auto error = error_of(in_order(), script);
     CHECK(error.code() == ExitCode::user_code);
     CHECK_THAT(error.what(), Contains("training_step returned") && Contains("at step 2 on rank 0"));
     return std::string(error.what());
   };
   CHECK_THAT(refusal([](Net&, const Batch&) { return Tensor(); }), Contains("an undefined tensor"));
-  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data); }), Contains("a tensor of 4 elements"));
-  CHECK_THAT(refusal([](Net& net, const Batch&) { return net.in->weight.slice(0, 0, 0); }), Contains("a tensor of 0 elements"));
+  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data); }),
+             Contains("a tensor of 4 elements"));
+  CHECK_THAT(refusal([](Net& net, const Batch&) { return net.in->weight.slice(0, 0, 0); }),
+             Contains("a tensor of 0 elements"));
   const std::string detached = "depends on no parameter";
-  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data).mean().detach(); }), Contains(detached));
+  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data).mean().detach(); }),
+             Contains(detached));
   CHECK_THAT(refusal([](Net& net, const Batch& batch) {
                torch::NoGradGuard no_grad;
                return net.forward(batch.data).mean();
              }),
              Contains(detached));
-  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data).mean().to(torch::kLong); }), Contains(detached));
+  CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data).mean().to(torch::kLong); }),
+             Contains(detached));
 
   // One element in any shape is a loss.
   Script scalar, boxed;
@@ -419,10 +443,14 @@ TEST_CASE("a parameter without gradient is named", "[loop]") {
         if (clip) setting.options.gradient_clip = dovetail::clip_norm(1);
         Script script;
         script.model = [] { return std::make_shared<Net>(true); };
-        script.loss = [=](Net& net, const Batch& batch, StepContext& step) { return step.step() < used_until ? with_spare(net, batch) : mse(net, batch, step); };
+        script.loss = [=](Net& net, const Batch& batch, StepContext& step) {
+          return step.step() < used_until ? with_spare(net, batch) : mse(net, batch, step);
+        };
         const auto error = error_of(setting, script);
         CHECK(error.code() == ExitCode::user_code);
-        CHECK_THAT(error.what(), Contains("the parameter 'spare' got no gradient at step " + std::to_string(used_until)) && Contains(".find_unused"));
+        CHECK_THAT(error.what(),
+                   Contains("the parameter 'spare' got no gradient at step " + std::to_string(used_until)) &&
+                       Contains(".find_unused"));
         CHECK_THAT(error.what(), !Contains("on some ranks"));
       }
   // Several, and a window in which one micro-batch uses it.
@@ -434,7 +462,9 @@ TEST_CASE("a parameter without gradient is named", "[loop]") {
     setting.options.accumulate = 3;
     Script script;
     script.model = [] { return std::make_shared<Net>(true); };
-    script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable { return n++ % 3 == 1 ? with_spare(net, batch) : mse(net, batch, step); };
+    script.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable {
+      return n++ % 3 == 1 ? with_spare(net, batch) : mse(net, batch, step);
+    };
     CHECK(error_of(setting, script).code() == ExitCode::done);
   }
   // Frozen, it is nobody's business.
@@ -470,9 +500,12 @@ TEST_CASE("with find_unused a parameter without gradient is left alone, and may 
 
         // Used in steps 2 and 4: what LibTorch's own optimizer does with an undefined gradient.
         const auto used = [](int64_t step) { return step == 2 || step == 4; };
-        script.loss = [&](Net& net, const Batch& batch, StepContext& step) { return used(step.step()) ? with_spare(net, batch) : mse(net, batch, step); };
+        script.loss = [&](Net& net, const Batch& batch, StepContext& step) {
+          return used(step.step()) ? with_spare(net, batch) : mse(net, batch, step);
+        };
         const Tensor by_loop = by_hand<torch::optim::AdamW>(
-            setting.options, torch::optim::AdamWOptions(with.lr).weight_decay(with.weight_decay), true, [&](Net& net, const Batch& batch, int64_t step) {
+            setting.options, torch::optim::AdamWOptions(with.lr).weight_decay(with.weight_decay), true,
+            [&](Net& net, const Batch& batch, int64_t step) {
               return used(step) ? with_spare(net, batch) : torch::mse_loss(net.forward(batch.data), batch.target);
             });
         const Tensor sometimes = weights(fit(setting, script));

@@ -9,9 +9,9 @@
 namespace {
 
 using namespace loop;
+using Catch::Matchers::Contains;
 using dovetail::ExitCode;
 using dovetail::LoopState;
-using Catch::Matchers::Contains;
 using OneDevice = dovetail::Trainer<dovetail::SingleDevice, dovetail::FP32>;
 
 dovetail::TrainerOptions in_order(int64_t epochs = 2) {
@@ -21,7 +21,9 @@ dovetail::TrainerOptions in_order(int64_t epochs = 2) {
 /// The same training step for all.
 template <class Net>
 struct Base {
-  Tensor training_step(Net& net, const Batch& batch, StepContext&) { return torch::mse_loss(net.forward(batch.data), batch.target); }
+  Tensor training_step(Net& net, const Batch& batch, StepContext&) {
+    return torch::mse_loss(net.forward(batch.data), batch.target);
+  }
 };
 
 struct ByHolder : Base<torch::nn::LinearImpl> {
@@ -30,7 +32,9 @@ struct ByHolder : Base<torch::nn::LinearImpl> {
 };
 struct ByUnique : Base<torch::nn::LinearImpl> {
   auto configure_model() { return std::make_unique<torch::nn::LinearImpl>(3, 1); }
-  auto configure_optimizers(const Parameters& p) { return std::make_shared<dovetail::SGD>(p, dovetail::SGDOptions{.lr = 0.1}); }
+  auto configure_optimizers(const Parameters& p) {
+    return std::make_shared<dovetail::SGD>(p, dovetail::SGDOptions{.lr = 0.1});
+  }
 };
 struct ByShared : Base<torch::nn::LinearImpl> {
   auto configure_model() const { return std::make_shared<torch::nn::LinearImpl>(3, 1); }
@@ -46,7 +50,8 @@ TEST_CASE("a model comes as a holder, a unique_ptr or a shared_ptr", "[loop]") {
   Data data;
   ByHolder holder;
   ByUnique unique;
-  const auto a = OneDevice(in_order()).fit(holder, data), b = OneDevice(in_order()).fit(unique, data), c = OneDevice(in_order()).fit(ByShared{}, data);
+  const auto a = OneDevice(in_order()).fit(holder, data), b = OneDevice(in_order()).fit(unique, data),
+             c = OneDevice(in_order()).fit(ByShared{}, data);
   static_assert(std::is_same_v<decltype(a.model), std::shared_ptr<torch::nn::LinearImpl>>);
   CHECK(a.steps == 12);
   CHECK(torch::equal(flat(*a.model), flat(*b.model)));
@@ -72,6 +77,43 @@ TEST_CASE("without validation_step nothing is validated, and no validation data 
   CHECK(torch::equal(flat(*alone.model), flat(*result.model)));
 }
 
+TEST_CASE("validate is the pass over validation data that a fit makes", "[loop]") {
+  auto options = in_order();
+  options.batch_size = 7;  // of 10 rows
+  Script script;
+  Data data;
+  OneDevice trainer(options);
+  const auto result = trainer.fit(script, data);
+  const int configured = script.configured, models = script.models, steps = script.steps;
+  const Tensor before = weights(result);
+  for (const bool training : {true, false}) {
+    result.model->train(training);
+    const auto row = trainer.validate(script, result.model, data);
+    CHECK(row.stage == "validation");
+    REQUIRE(row.find("loss"));
+    CHECK(*row.find("loss") == *result.validation.find("loss"));
+    CHECK(result.model->is_training() == training);
+  }
+  // One data set is the one to validate with, and limits hold.
+  options.limit_validation_batches = 1;
+  data.train.asked->clear();
+  OneDevice(options).validate(script, result.model, data.train);
+  CHECK(*data.train.asked == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
+  CHECK(torch::equal(weights(result), before));
+  CHECK(script.configured == configured);  // nothing is made and nothing trained
+  CHECK(script.models == models);
+  CHECK(script.steps == steps);
+
+  auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1);
+  auto error = error_of([&] { trainer.validate(ByShared{}, linear, data); });
+  CHECK(error.code() == ExitCode::user_code);
+  CHECK_THAT(error.what(), Contains("validation_step"));
+  const dovetail::TrainOnly<Rows> no_validation(data.train);
+  error = error_of([&] { trainer.validate(script, result.model, no_validation); });
+  CHECK(error.code() == ExitCode::data);
+  CHECK_THAT(error.what(), Contains("validation_data"));
+}
+
 namespace {
 
 /// Two optimizers, each with half of the model and a schedule of its own.
@@ -82,7 +124,8 @@ struct Halves {
     const auto inner = [](const std::string& name) { return name.starts_with("in."); };
     const auto all = [](const std::string&) { return true; };
     const auto outer = overlap ? p.where(all) : p.where_not(inner);
-    return std::tuple(dovetail::scheduled(dovetail::AdamW(p.where(inner), {.lr = 0.02}), dovetail::StepDecay{.every = 3, .gamma = 0.5}),
+    return std::tuple(dovetail::scheduled(dovetail::AdamW(p.where(inner), {.lr = 0.02}),
+                                          dovetail::StepDecay{.every = 3, .gamma = 0.5}),
                       dovetail::SGD(outer, {.lr = 0.05, .momentum = 0.9}));
   }
   std::function<Tensor(Net&, const Batch&, StepContext&)> loss = mse;
@@ -100,7 +143,8 @@ Tensor halves_by_hand(const dovetail::TrainerOptions& options) {
     const int64_t first = step % 6 * 4;
     adam.zero_grad();
     sgd.zero_grad();
-    torch::mse_loss(net.forward(data.train.x.slice(0, first, first + 4)), data.train.y.slice(0, first, first + 4)).backward();
+    torch::mse_loss(net.forward(data.train.x.slice(0, first, first + 4)), data.train.y.slice(0, first, first + 4))
+        .backward();
     if (options.gradient_clip) {
       torch::nn::utils::clip_grad_norm_(net.parameters(), options.gradient_clip->limit);
     }
@@ -167,7 +211,8 @@ struct Foreign {
   auto configure_model() { return std::make_shared<Net>(); }
   auto configure_optimizers(const Parameters& p) {
     return dovetail::scheduled(torch::optim::Adam(p.tensors(), torch::optim::AdamOptions(0.02)),
-                               [](auto& optimizer) { return torch::optim::StepLR(optimizer, 2, 0.5); }, {.interval = interval});
+                               [](auto& optimizer) { return torch::optim::StepLR(optimizer, 2, 0.5); },
+                               {.interval = interval});
   }
   Tensor training_step(Net& net, const Batch& batch, StepContext& step) {
     return mse(net, batch, step) * (overflows && n++ % 3 == 0 ? std::numeric_limits<double>::infinity() : 1.0);
@@ -181,7 +226,8 @@ TEST_CASE("LibTorch's schedulers count taken steps, or epochs", "[loop]") {
     std::vector<double> all;
     Watch watch;
     watch.see = [&](const std::string& hook, LoopState& s) {
-      if (hook == "step_end" && !s.step_skipped) all.push_back(std::as_const(s.run.optimizers[0].base()).param_groups()[0].options().get_lr());
+      if (hook == "step_end" && !s.step_skipped)
+        all.push_back(std::as_const(s.run.optimizers[0].base()).param_groups()[0].options().get_lr());
     };
     Data data;
     trainer.fit(task, data, watch);
@@ -192,14 +238,15 @@ TEST_CASE("LibTorch's schedulers count taken steps, or epochs", "[loop]") {
     for (int n : times) all.push_back(0.02 / double(1 << n));
     return all;
   };
-  // LibTorch's first step() changes nothing (Python's constructor takes it): by hand it is the same. After a step the rate is
-  // that of the next one.
+  // LibTorch's first step() changes nothing (Python's constructor takes it): by hand it is the same. After a step the
+  // rate is that of the next one.
   CHECK(rates(OneDevice(in_order()), {}) == halved({0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5}));
   std::vector<int> by_epoch(18, 0);
   by_epoch.resize(30, 1);
   CHECK(rates(OneDevice(in_order(5)), {.interval = dovetail::Interval::epoch}) == halved(by_epoch));
   // A skipped step is none.
-  CHECK(rates(dovetail::Trainer<dovetail::SingleDevice, Scaled>(in_order()), {.overflows = true}) == halved({0, 0, 1, 1, 2, 2, 3, 3}));
+  CHECK(rates(dovetail::Trainer<dovetail::SingleDevice, Scaled>(in_order()), {.overflows = true}) ==
+        halved({0, 0, 1, 1, 2, 2, 3, 3}));
 }
 
 namespace {
@@ -239,7 +286,8 @@ TEST_CASE("LBFGS does in a fit what it does by hand", "[loop]") {
               // As batches of their own, which gives the bits of accumulation.
               Tensor total = torch::zeros({});
               for (int64_t row = first; row < first + window; row += 4) {
-                const Tensor loss = torch::mse_loss(net.forward(data.train.x.slice(0, row, row + 4)), data.train.y.slice(0, row, row + 4));
+                const Tensor loss = torch::mse_loss(net.forward(data.train.x.slice(0, row, row + 4)),
+                                                    data.train.y.slice(0, row, row + 4));
                 loss.backward();
                 total += loss.detach();
               }

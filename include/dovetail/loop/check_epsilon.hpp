@@ -22,8 +22,8 @@ inline std::optional<double> epsilon_of(const torch::optim::OptimizerOptions& op
 
 }  // namespace detail
 
-/// Refuses Adam over fp16 tensors with an eps below 1e-4. Its second moment is kept in fp16, where the square of a gradient
-/// below 2e-4 is zero; the update is then the first moment divided by eps, and a small eps blows it up.
+/// Refuses Adam over fp16 tensors with an eps below 1e-4. Its second moment is kept in fp16, where the square of a
+/// gradient below 2e-4 is zero; the update is then the first moment divided by eps, and a small eps blows it up.
 /// Masters in fp32 have no such limit.
 /// @throws Error(arguments)
 inline void check_epsilon(const OptimizerSet& optimizers) {

@@ -8,9 +8,9 @@
 
 namespace dovetail {
 
-/// For the forward of a batch that only keeps its rank busy: it must leave no trace. In training mode batch norms would take
-/// the padding into their running statistics, and refuse to normalise a single row. So they rest as long as this lives; for
-/// any other batch nothing happens.
+/// For the forward of a batch that only keeps its rank busy: it must leave no trace. In training mode batch norms would
+/// take the padding into their running statistics, and refuse to normalise a single row. So they rest as long as this
+/// lives; for any other batch nothing happens.
 class RestingBatchNorms {
  public:
   RestingBatchNorms(torch::nn::Module& model, bool padding) {

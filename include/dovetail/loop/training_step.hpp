@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
 #include <dovetail/loop/padding.hpp>
@@ -65,7 +66,8 @@ class TrainingStep {
     check(loss);
 
     const double weight = step_.weight();
-    if (!(weight >= 0 && std::isfinite(weight))) refuse_weight("the weight of a batch is " + std::to_string(weight), "give step.weight a number that is finite and not negative.");
+    if (!(weight >= 0 && std::isfinite(weight)))
+      refuse_weight("the weight of a batch is " + std::to_string(weight), "give step.weight a finite number from 0 on.");
     if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
     const double factor = (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
     // In fp32 at least: a scaled loss of a half format would overflow.
@@ -73,7 +75,7 @@ class TrainingStep {
 
     strategy_.before_backward(run_);
     precision_.before_backward(run_);
-    loss.backward();
+    name_foreign_collectives(run_.comm, "the reduction of gradients", [&] { loss.backward(); });
     precision_.after_backward(run_);
     strategy_.after_backward(run_);
   }
@@ -86,7 +88,8 @@ class TrainingStep {
   }
 
   [[noreturn]] void refuse_weight(const std::string& what, const std::string& cure) const {
-    throw Error(ExitCode::user_code, what + " at step " + std::to_string(run_.steps_taken) + " on rank " + std::to_string(run_.rank()) + ": " + cure);
+    throw Error(ExitCode::user_code, what + " at step " + std::to_string(run_.steps_taken) + " on rank " +
+                                         std::to_string(run_.rank()) + ": " + cure);
   }
 
   void check(const torch::Tensor& loss) const {

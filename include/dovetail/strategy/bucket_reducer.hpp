@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/run/bind.hpp>
 #include <dovetail/run/dense.hpp>
 
@@ -75,7 +76,9 @@ class BucketReducer {
       if (state == this_micro_batch) state = earlier_micro_batch;
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
     reducer_->prepare_for_forward();
-    reducer_->rebuild_buckets();  // does so once, after the first window, in the order in which gradients arrived
+    name_foreign_collectives(run.comm, "the agreement on buckets", [&] {
+      reducer_->rebuild_buckets();  // does so once, after the first window, in the order in which gradients arrived
+    });
   }
 
   void before_backward(RunContext& run) {
@@ -94,7 +97,7 @@ class BucketReducer {
       }
     if (missing.empty()) return;
     const std::vector<char> before = arrived_;
-    torch::autograd::backward(missing, zeros);
+    name_foreign_collectives(run.comm, "the reduction of gradients", [&] { torch::autograd::backward(missing, zeros); });
     for (std::size_t i : which) arrived_[i] = before[i];
   }
 

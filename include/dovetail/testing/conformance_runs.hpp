@@ -28,7 +28,10 @@ template <class S, class P>
 class PairRuns {
  public:
   PairRuns(S strategy, P precision, Conformance& found)
-      : strategy_(std::move(strategy)), precision_(std::move(precision)), comm_(Communicator::connect(current_ranks())), found_(found) {}
+      : strategy_(std::move(strategy)),
+        precision_(std::move(precision)),
+        comm_(Communicator::connect(current_ranks())),
+        found_(found) {}
 
   Communicator& communicator() { return comm_; }
 
@@ -39,12 +42,15 @@ class PairRuns {
   SmallOutcome run(const SmallRun& small, const std::string& what, bool same_on_ranks) {
     Trainer<S, P> trainer(options_of(small), strategy_, precision_);
     const SmallOutcome first = once(trainer, small, what), second = once(trainer, small, what);
-    const bool finite = std::isfinite(first.loss) && std::isfinite(first.parameters.abs().max().template item<double>());
+    const bool finite =
+        std::isfinite(first.loss) && std::isfinite(first.parameters.abs().max().template item<double>());
     found_.check(finite, what + ": after ten steps the loss or a parameter is not finite");
     found_.check(first.steps > 0, what + ": no optimizer step was taken");
     found_.check(first.loss == second.loss && first.parameters.equal(second.parameters),
-                 what + ": a second fit with the same Trainer gives other bits. A policy is copied for each fit, so what it changes "
-                        "must be its own member: no statics, nothing shared by pointer");
+                 what +
+                     ": a second fit with the same Trainer gives other bits. A policy is copied for each fit, so what "
+                     "it changes "
+                     "must be its own member: no statics, nothing shared by pointer");
     if (same_on_ranks) found_.check(same_everywhere(first), what + ": the ranks end with different parameters");
     return first;
   }
@@ -60,7 +66,8 @@ class PairRuns {
     const auto [x, y] = small_data(small.samples(comm_.size()));
     int optimizers_made = 0;
     const auto result = trainer.fit(SmallTask{&optimizers_made}, TensorDataset(x, y), LooksForScaler{&scaled_});
-    found_.check(optimizers_made == 1, what + ": configure_optimizers was called " + std::to_string(optimizers_made) + " times in one fit");
+    found_.check(optimizers_made == 1,
+                 what + ": configure_optimizers was called " + std::to_string(optimizers_made) + " times in one fit");
     return outcome_of(*result.model, result.loss, result.steps);
   }
 

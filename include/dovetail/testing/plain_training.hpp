@@ -13,6 +13,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 /// A small training run whose result is known: the same by a Trainer and by the loop that everybody would write.
@@ -59,7 +60,9 @@ struct SmallTask {
     ++*optimizers_made;
     return SGD(parameters, {.lr = small_rate, .momentum = small_momentum});
   }
-  torch::Tensor training_step(SmallNet& net, const Batch& batch, StepContext&) const { return net.loss(batch.data, batch.target); }
+  torch::Tensor training_step(SmallNet& net, const Batch& batch, StepContext&) const {
+    return net.loss(batch.data, batch.target);
+  }
 };
 
 /// Its data: the first `samples` of one sequence.
@@ -89,7 +92,8 @@ struct SmallOutcome {
 
 inline SmallOutcome outcome_of(const torch::nn::Module& net, double loss, int64_t steps) {
   std::vector<torch::Tensor> flat;
-  for (const torch::Tensor& parameter : net.parameters()) flat.push_back(parameter.detach().flatten().to(torch::kFloat64));
+  for (const torch::Tensor& parameter : net.parameters())
+    flat.push_back(parameter.detach().flatten().to(torch::kFloat64));
   return {torch::cat(flat), net.parameters().front().scalar_type(), loss, steps};
 }
 
@@ -107,8 +111,10 @@ inline SmallOutcome train_plainly(const SmallRun& run, int ranks, uint64_t seed)
       optimizer.zero_grad();
       const torch::Tensor loss = net.loss(x.slice(0, first, first + rows), y.slice(0, first, first + rows));
       loss.backward();
-      if (run.clip && run.clip->kind == ClipOptions::Kind::norm) torch::nn::utils::clip_grad_norm_(net.parameters(), run.clip->limit);
-      if (run.clip && run.clip->kind == ClipOptions::Kind::value) torch::nn::utils::clip_grad_value_(net.parameters(), run.clip->limit);
+      if (run.clip && run.clip->kind == ClipOptions::Kind::norm)
+        torch::nn::utils::clip_grad_norm_(net.parameters(), run.clip->limit);
+      if (run.clip && run.clip->kind == ClipOptions::Kind::value)
+        torch::nn::utils::clip_grad_value_(net.parameters(), run.clip->limit);
       optimizer.step();
       last = loss.item<double>();
     }
