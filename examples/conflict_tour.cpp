@@ -11,7 +11,9 @@
 namespace dovetail {
 
 #ifdef STRATEGY
-void construct() { [[maybe_unused]] detail::PairReport<STRATEGY, PRECISION> report; }  // as Trainer's constructor has it
+void construct() {
+  [[maybe_unused]] detail::PairReport<STRATEGY, PRECISION> report;
+}  // as Trainer's constructor has it
 #endif
 
 }  // namespace dovetail

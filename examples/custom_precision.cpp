@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A precision of one's own: the forward multiplies matrices in bf16, gradients are rounded to bf16 before the step, and the
-// weights stay fp32. Checked against a loop written by hand: the same bits.
+// A precision of one's own: the forward multiplies matrices in bf16, gradients are rounded to bf16 before the step, and
+// the weights stay fp32. Checked against a loop written by hand: the same bits.
 #include <dovetail/dovetail.hpp>
 
 namespace dt = dovetail;

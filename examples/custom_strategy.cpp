@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strategy of one's own: ranks train alone and average their parameters every few steps (local SGD). Averaging after each
-// step of plain SGD is data parallel training, which is what this program checks against: `--ranks 2`.
+// A strategy of one's own: ranks train alone and average their parameters every few steps (local SGD). Averaging after
+// each step of plain SGD is data parallel training, which is what this program checks against: `--ranks 2`.
 #include <dovetail/dovetail.hpp>
 
 namespace dt = dovetail;
@@ -13,7 +13,8 @@ struct LocalSGD final : dt::StrategyBase {
 
   void after_step(dt::StrategyContext& run) {
     if (run.step() % every != 0) return;
-    for (const dt::Parameter& parameter : run.parameters()) run.communicator().all_reduce_mean(parameter.tensor.detach());
+    for (const dt::Parameter& parameter : run.parameters())
+      run.communicator().all_reduce_mean(parameter.tensor.detach());
   }
 
   int every;
@@ -40,8 +41,10 @@ int main(int argc, char** argv) {
   const auto x = torch::randn({96, 4}), y = x.matmul(torch::randn({4, 2})) + 1;
   const dt::TensorDataset data(x, y);
 
-  const torch::Tensor plain = train(dt::DDP{}, data), each_step = train(LocalSGD(1), data), seldom = train(LocalSGD(8), data);
-  const double same = (plain - each_step).abs().max().item<double>(), apart = (plain - seldom).abs().max().item<double>();
+  const torch::Tensor plain = train(dt::DDP{}, data), each_step = train(LocalSGD(1), data),
+                      seldom = train(LocalSGD(8), data);
+  const double same = (plain - each_step).abs().max().item<double>(),
+               apart = (plain - seldom).abs().max().item<double>();
   if (launch.ranks().rank == 0)
     std::printf("averaging every step: %.1e from data parallel; every 8 steps: %.1e\n", same, apart);
   return same < 1e-6 && (launch.ranks().world_size == 1 || apart > same) ? 0 : 1;

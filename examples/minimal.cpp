@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   const auto result = trainer.fit(Line{}, dt::TensorDataset(x, y));
 
   const double slope = result.model->weight.item<double>(), offset = result.model->bias.item<double>();
-  if (launch.ranks().rank == 0) std::printf("y = %.3f x + %.3f after %lld steps\n", slope, offset, (long long)result.steps);
+  if (launch.ranks().rank == 0)
+    std::printf("y = %.3f x + %.3f after %lld steps\n", slope, offset, (long long)result.steps);
   return std::abs(slope - 3) < 1e-3 && std::abs(offset + 2) < 1e-3 ? 0 : 1;
 }

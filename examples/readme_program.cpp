@@ -32,6 +32,7 @@ struct Classifier {  // the Task: what is trained
 
 int main(int argc, char** argv) {
   dt::Launch launch(argc, argv);  // torchrun, mpirun, or --ranks N by itself
-  dt::Trainer<dt::FSDP, PRECISION> trainer{{.max_epochs = 3, .gradient_clip = dt::clip_norm(1.0)}, dt::FSDP{{.prefetch = 1}}};
+  dt::Trainer<dt::FSDP, PRECISION> trainer{{.max_epochs = 3, .gradient_clip = dt::clip_norm(1.0)},
+                                           dt::FSDP{{.prefetch = 1}}};
   trainer.fit(Classifier{}, dt::FashionMNIST{}, dt::EarlyStopping{{.monitor = "accuracy", .mode = dt::Mode::max}});
 }

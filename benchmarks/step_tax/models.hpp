@@ -11,7 +11,8 @@ namespace step_tax {
 
 struct MLP : torch::nn::Module {
   explicit MLP(int layers) {
-    for (int i = 0; i < layers; ++i) linears.push_back(register_module("l" + std::to_string(i), torch::nn::Linear(8, 8)));
+    for (int i = 0; i < layers; ++i)
+      linears.push_back(register_module("l" + std::to_string(i), torch::nn::Linear(8, 8)));
   }
   torch::Tensor forward(torch::Tensor x) {
     for (auto& linear : linears) x = torch::tanh(linear(x));

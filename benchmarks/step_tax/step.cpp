@@ -29,8 +29,12 @@ void* operator new(std::size_t bytes) {
   if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 extern "C" int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
   *out = memalign(alignment, bytes);
@@ -42,7 +46,9 @@ namespace {
 struct Task {
   int layers;
   auto configure_model() const { return std::make_shared<MLP>(layers); }
-  auto configure_optimizers(const dt::Parameters& parameters) const { return dt::AdamW(parameters, {.lr = 1e-3, .weight_decay = 1e-2}); }
+  auto configure_optimizers(const dt::Parameters& parameters) const {
+    return dt::AdamW(parameters, {.lr = 1e-3, .weight_decay = 1e-2});
+  }
   torch::Tensor training_step(MLP& net, const dt::Batch& batch, dt::StepContext& step) const {
     auto loss = torch::mse_loss(net.forward(batch.data), batch.target);
     step.log("loss", loss);
@@ -52,7 +58,8 @@ struct Task {
 
 double train(int layers, int64_t steps, double clip) {
   const torch::Tensor x = inputs(256);
-  dt::TrainerOptions options{.max_epochs = 1 << 30, .max_steps = steps, .batch_size = 4, .shuffle = false, .log_every = 0, .progress = false};
+  dt::TrainerOptions options{
+      .max_epochs = 1 << 30, .max_steps = steps, .batch_size = 4, .shuffle = false, .log_every = 0, .progress = false};
   if (clip > 0) options.gradient_clip = dt::clip_norm(clip);
   return dt::Trainer<dt::SingleDevice, dt::FP32>(options).fit(Task{layers}, dt::TensorDataset(x, torch::sin(x))).loss;
 }
@@ -85,8 +92,8 @@ void compare_clipped(int layers) {
     if (pair > 0) ratios.push_back(trainer / hand);
   }
   std::sort(ratios.begin(), ratios.end());
-  std::printf("clip_norm(1.0), %2d layers 8x8: trainer / hand-written, time: median %.3f (%.3f to %.3f; reach 0.88)\n", layers,
-              (ratios[3] + ratios[4]) / 2, ratios.front(), ratios.back());
+  std::printf("clip_norm(1.0), %2d layers 8x8: trainer / hand-written, time: median %.3f (%.3f to %.3f; reach 0.88)\n",
+              layers, (ratios[3] + ratios[4]) / 2, ratios.front(), ratios.back());
 }
 
 }  // namespace
@@ -96,7 +103,8 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "all";
   if (argc >= 4) {
     const double clip = argc > 4 ? std::atof(argv[4]) : 0;
-    const double loss = mode == "hand" ? train_by_hand(std::atoi(argv[2]), std::atoll(argv[3]), clip) : train(std::atoi(argv[2]), std::atoll(argv[3]), clip);
+    const double loss = mode == "hand" ? train_by_hand(std::atoi(argv[2]), std::atoll(argv[3]), clip)
+                                       : train(std::atoi(argv[2]), std::atoll(argv[3]), clip);
     std::printf("%s: loss %.9g\n", mode.c_str(), loss);
     return 0;
   }
@@ -104,7 +112,10 @@ int main(int argc, char** argv) {
     for (int layers : {4, 16}) {
       const double trainer = allocations_per_step([&](int64_t steps) { train(layers, steps, 0); });
       const double hand = allocations_per_step([&](int64_t steps) { train_by_hand(layers, steps, 0); });
-      std::printf("%2d layers 8x8: heap allocations per step: trainer %.2f, hand-written %.2f, difference %+.2f (reach: none)\n", layers, trainer, hand, trainer - hand);
+      std::printf(
+          "%2d layers 8x8: heap allocations per step: trainer %.2f, hand-written %.2f, difference %+.2f (reach: "
+          "none)\n",
+          layers, trainer, hand, trainer - hand);
     }
   if (mode == "clip" || mode == "all")
     for (int layers : {16, 64}) compare_clipped(layers);

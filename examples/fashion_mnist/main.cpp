@@ -14,8 +14,9 @@ struct Classifier {
   auto configure_model() const { return std::make_shared<ConvNet>(); }
 
   auto configure_optimizers(const dt::Parameters& parameters) const {
-    return dt::scheduled(dt::AdamW(parameters, {.lr = learning_rate, .eps = 1e-4, .weight_decay = 1e-2}),
-                         dt::WarmupCosine{.warmup_steps = total_steps / 20, .total_steps = total_steps, .min_factor = 0.02});
+    return dt::scheduled(
+        dt::AdamW(parameters, {.lr = learning_rate, .eps = 1e-4, .weight_decay = 1e-2}),
+        dt::WarmupCosine{.warmup_steps = total_steps / 20, .total_steps = total_steps, .min_factor = 0.02});
   }
 
   torch::Tensor training_step(ConvNet& net, const dt::Batch& batch, dt::StepContext& step) const {
@@ -48,7 +49,8 @@ int main(int argc, char** argv) {
   app.add_option("--lr", task.learning_rate)->capture_default_str();
   app.add_option("--clip", clip, "gradient norm; 0: no clipping")->capture_default_str();
   app.add_option("--seed", options.seed)->capture_default_str();
-  app.add_option("--limit-batches", options.limit_train_batches, "training batches per epoch; -1: all")->capture_default_str();
+  app.add_option("--limit-batches", options.limit_train_batches, "training batches per epoch; -1: all")
+      ->capture_default_str();
   app.add_option("--limit-validation-batches", options.limit_validation_batches)->capture_default_str();
   app.add_option("--data", data, "folder of the four IDX files")->capture_default_str();
   app.add_option("--run-directory", options.run_directory)->capture_default_str();
@@ -67,11 +69,13 @@ int main(int argc, char** argv) {
     const int64_t ranks = launch.ranks().world_size, samples = fashion.train_data().size();
     int64_t batches = (samples + ranks * options.batch_size - 1) / (ranks * options.batch_size);
     if (options.limit_train_batches >= 0) batches = std::min(batches, options.limit_train_batches);
-    task.total_steps = std::max<int64_t>(1, options.max_epochs * ((batches + options.accumulate - 1) / options.accumulate));
+    task.total_steps =
+        std::max<int64_t>(1, options.max_epochs * ((batches + options.accumulate - 1) / options.accumulate));
 
     dt::Trainer<Strategy, Precision> trainer(options);
     const auto result = trainer.fit(task, fashion);
     if (const double* accuracy = result.validation.find("accuracy"); accuracy && launch.ranks().rank == 0)
-      std::printf("test accuracy %.4f after %lld epochs (%lld steps)\n", *accuracy, (long long)result.epochs, (long long)result.steps);
+      std::printf("test accuracy %.4f after %lld epochs (%lld steps)\n", *accuracy, (long long)result.epochs,
+                  (long long)result.steps);
   });
 }

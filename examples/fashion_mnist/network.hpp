@@ -3,11 +3,12 @@
 
 #include <dovetail/dovetail.hpp>
 
-/// Two convolutions and two linear layers for 28 x 28 grey images of ten classes. Each part is a Unit, so that FSDP gathers
-/// and frees it by itself; without FSDP a Unit is the module it holds.
+/// Two convolutions and two linear layers for 28 x 28 grey images of ten classes. Each part is a Unit, so that FSDP
+/// gathers and frees it by itself; without FSDP a Unit is the module it holds.
 struct FeaturesImpl : torch::nn::Module {
   FeaturesImpl(int64_t in, int64_t out)
-      : convolution(register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)))) {}
+      : convolution(
+            register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)))) {}
 
   torch::Tensor forward(torch::Tensor x) { return torch::max_pool2d(torch::relu(convolution(x)), 2); }
 

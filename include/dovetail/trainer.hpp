@@ -25,8 +25,8 @@ using OptimizersOf = decltype(std::declval<Task&>().configure_optimizers(std::de
 
 /// A training run as a type: how work is spread over ranks, and in which number formats it is done.
 ///
-/// The pair decides the order of set-up at compile time; a pair that has none does not compile, with one error that says
-/// why and what to use instead. docs/rules.md lists the rules.
+/// The pair decides the order of set-up at compile time; a pair that has none does not compile, with one error that
+/// says why and what to use instead. docs/rules.md lists the rules.
 template <class Strategy, class Precision>
 class Trainer {
  public:
@@ -45,20 +45,22 @@ class Trainer {
   auto fit(Task&& task, Data&& data, Given&&... observers) {
     using TaskType = std::remove_reference_t<Task>;
     if constexpr (!detail::fits_task<TaskType, detail::TorchTypes>) {
-      if constexpr (compatible<Strategy, Precision>) [[maybe_unused]] detail::TaskReport<TaskType, detail::TorchTypes> report;
+      if constexpr (compatible<Strategy, Precision>) [[maybe_unused]]
+        detail::TaskReport<TaskType, detail::TorchTypes> report;
     } else if constexpr (!compatible<Strategy, Precision>) {  // the constructor has its error
       return FitResult<detail::ModelOf<TaskType>>{};
     } else if constexpr (!(detail::fits_callback<std::remove_cvref_t<Given>> && ...)) {
       (report_callback<std::remove_cvref_t<Given>>(), ...);
       return FitResult<detail::ModelOf<TaskType>>{};
     } else {
-      return check_optimizers(task, data, optimizer_types_of<detail::OptimizersOf<TaskType>>{}, std::forward<Given>(observers)...);
+      return check_optimizers(task, data, optimizer_types_of<detail::OptimizersOf<TaskType>>{},
+                              std::forward<Given>(observers)...);
     }
   }
 
   /// One pass over validation data with a model that exists, on every rank its part: the means of what validation_step
-  /// logs, the same on every rank. No optimizer is made. The model is cast in place if the precision keeps weights in another
-  /// format.
+  /// logs, the same on every rank. No optimizer is made. The model is cast in place if the precision keeps weights in
+  /// another format.
   ///
   /// @param data  a data module with validation_data, or one data set
   template <class Task, class Model, class Data>
@@ -107,7 +109,8 @@ class Trainer {
     PrecisionAdapter<Precision> precision(precision_);
     detail::Fit fit(options_, facts(optimizer_unscales_itself), strategy, precision, task, observers);
     fit.guarded([&] {
-      fit.show_plan(describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size}));
+      fit.show_plan(
+          describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size}));
       boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
       fit.run(data);
     });

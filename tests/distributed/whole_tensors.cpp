@@ -10,7 +10,9 @@ namespace dt = dovetail;
 class NormalizedSGD : public torch::optim::Optimizer {
  public:
   NormalizedSGD(std::vector<torch::Tensor> parameters, double lr)
-      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::make_unique<torch::optim::SGDOptions>(lr)), lr_(lr) {}
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<torch::optim::SGDOptions>(lr)),
+        lr_(lr) {}
 
   torch::Tensor step(LossClosure = nullptr) override {
     torch::NoGradGuard no_grad;
@@ -26,9 +28,12 @@ class NormalizedSGD : public torch::optim::Optimizer {
 
 struct Task {
   auto configure_model() const {
-    return torch::nn::Sequential(torch::nn::Linear(7, 5), torch::nn::Tanh(), torch::nn::Linear(5, 3), torch::nn::Tanh(), torch::nn::Linear(3, 1));
+    return torch::nn::Sequential(torch::nn::Linear(7, 5), torch::nn::Tanh(), torch::nn::Linear(5, 3), torch::nn::Tanh(),
+                                 torch::nn::Linear(3, 1));
   }
-  auto configure_optimizers(const dt::Parameters& parameters) const { return NormalizedSGD(parameters.tensors(), 0.05); }
+  auto configure_optimizers(const dt::Parameters& parameters) const {
+    return NormalizedSGD(parameters.tensors(), 0.05);
+  }
   torch::Tensor training_step(torch::nn::SequentialImpl& net, const dt::Batch& batch, dt::StepContext&) const {
     return torch::mse_loss(net.forward(batch.data), batch.target);
   }
@@ -48,10 +53,13 @@ static int compare(int ranks) {
   const dt::TensorDataset data(x, torch::sin(x.sum(1, true)));
   const torch::Tensor ddp = train<dt::DDP>(data);
   int failed = 0;
-  for (const auto& [name, trained] : {std::pair{"sharded-1", train<dt::Sharded<1>>(data)}, std::pair{"sharded-2", train<dt::Sharded<2>>(data)}}) {
+  for (const auto& [name, trained] :
+       {std::pair{"sharded-1", train<dt::Sharded<1>>(data)}, std::pair{"sharded-2", train<dt::Sharded<2>>(data)}}) {
     const double apart = (trained - ddp).abs().max().item<double>();
     failed += apart > 1e-6;
-    if (dt::current_ranks().rank == 0) std::printf("%d ranks, %s: %.1e from ddp, tensors of 35, 5, 15, 3, 3, 1 elements kept whole\n", ranks, name, apart);
+    if (dt::current_ranks().rank == 0)
+      std::printf("%d ranks, %s: %.1e from ddp, tensors of 35, 5, 15, 3, 3, 1 elements kept whole\n", ranks, name,
+                  apart);
   }
   return failed;
 }

@@ -11,7 +11,9 @@
 
 using namespace dovetail;
 
-static std::string text(std::string_view view) { return std::string(view); }
+static std::string text(std::string_view view) {
+  return std::string(view);
+}
 
 template <class... S, class... P>
 static void print_matrix(PolicyList<S...>, PolicyList<P...>) {
@@ -32,7 +34,9 @@ static void print_matrix(PolicyList<S...>, PolicyList<P...>) {
 static void print_rules() {
   std::printf("== rules\n| rule | when | refused |\n|---|---|---|\n");
   const auto print = [](const RuleRow& row) {
-    const char* when = row.when == When::type ? "a trainer is constructed" : row.when == When::fit ? "fit is instantiated" : "fit starts (exit code 2)";
+    const char* when = row.when == When::type  ? "a trainer is constructed"
+                       : row.when == When::fit ? "fit is instantiated"
+                                               : "fit starts (exit code 2)";
     std::printf("| %s | %s | %s |\n", text(row.id).c_str(), when, text(row.refused).c_str());
   };
   for (const RuleRow& row : rule_rows) print(row);

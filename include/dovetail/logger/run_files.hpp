@@ -10,8 +10,8 @@
 
 namespace dovetail {
 
-/// The folder of a run: metrics.csv, metrics.jsonl and options.json, written by rank 0. What TrainerOptions::run_directory
-/// asks for.
+/// The folder of a run: metrics.csv, metrics.jsonl and options.json, written by rank 0. What
+/// TrainerOptions::run_directory asks for.
 class RunFiles {
  public:
   explicit RunFiles(std::string directory) : wanted_(std::move(directory)) {}

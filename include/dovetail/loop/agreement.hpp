@@ -10,11 +10,11 @@ namespace dovetail {
 
 /// What one rank knows at the end of a window, and after agree() what all know together: the same on every rank.
 struct StepFacts {
-  double samples = 0;       ///< weight of the window's batches
-  double loss = 0;          ///< sum of loss x weight
-  double missing = 0;       ///< parameters that got no gradient
-  int nan_rank = -1;        ///< the first rank whose loss is NaN; before agree() this rank's or -1
-  int infinite_rank = -1;   ///< the same for an infinite loss
+  double samples = 0;                 ///< weight of the window's batches
+  double loss = 0;                    ///< sum of loss x weight
+  double missing = 0;                 ///< parameters that got no gradient
+  int nan_rank = -1;                  ///< the first rank whose loss is NaN; before agree() this rank's or -1
+  int infinite_rank = -1;             ///< the same for an infinite loss
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
 };
 
@@ -25,11 +25,13 @@ class Agreement {
     if (run.world_size() == 1) return;
     constexpr std::size_t fixed = 5;
     const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
-    mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0), double(facts.infinite_rank >= 0)});
+    mine_.assign(
+        {facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0), double(facts.infinite_rank >= 0)});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     const auto all = run.comm.all_gather(mine_);
 
-    const bool local_sums = !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
+    const bool local_sums =
+        !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);
     for (int r = 0; r < run.world_size(); ++r) {
@@ -41,7 +43,8 @@ class Agreement {
       if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
-        // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for all.
+        // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for
+        // all.
         if (run.gradients.parts || !std::isfinite(norm) || r == run.rank()) total.squared_norms[k] += norm;
       }
     }
@@ -54,7 +57,8 @@ class Agreement {
     return run.world_size() == 1 ? facts.samples : step_samples_;
   }
 
-  /// For each slot on how many ranks it got no gradient. A collective: only called where all ranks know that some did not.
+  /// For each slot on how many ranks it got no gradient. A collective: only called where all ranks know that some did
+  /// not.
   std::vector<int> missing_ranks(RunContext& run) {
     std::vector<double> mine;
     for (const Slot& slot : run.gradients.slots) mine.push_back(slot.arrived ? 0 : 1);

@@ -9,8 +9,8 @@ namespace dovetail {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  virtual int64_t batches() const = 0;                          ///< per epoch, the same on all ranks
-  virtual Batch& load(int64_t epoch, int64_t batch) = 0;        ///< valid until the next call
+  virtual int64_t batches() const = 0;                    ///< per epoch, the same on all ranks
+  virtual Batch& load(int64_t epoch, int64_t batch) = 0;  ///< valid until the next call
 };
 
 template <Dataset D>
@@ -34,8 +34,10 @@ class DataHooks {
  public:
   virtual ~DataHooks() = default;
   virtual std::unique_ptr<BatchSource> training(int rank, int world_size, const SamplerOptions& options) = 0;
-  virtual std::unique_ptr<BatchSource> validation(int rank, int world_size, const SamplerOptions& options) = 0;  ///< may be null
-  virtual std::unique_ptr<BatchSource> evaluation(int rank, int world_size, const SamplerOptions& options) = 0;  ///< may be null
+  virtual std::unique_ptr<BatchSource> validation(int rank, int world_size,
+                                                  const SamplerOptions& options) = 0;  ///< may be null
+  virtual std::unique_ptr<BatchSource> evaluation(int rank, int world_size,
+                                                  const SamplerOptions& options) = 0;  ///< may be null
 };
 
 /// A data module, or one data set, which then is for training in fit and for evaluation in validate.
@@ -45,16 +47,22 @@ class DataAdapter final : public DataHooks {
   explicit DataAdapter(Data& data) : data_(data) {}
 
   std::unique_ptr<BatchSource> training(int rank, int world_size, const SamplerOptions& options) override {
-    if constexpr (DataModule<Data>) return make(data_.train_data(), rank, world_size, options);
-    else return make(data_, rank, world_size, options);
+    if constexpr (DataModule<Data>)
+      return make(data_.train_data(), rank, world_size, options);
+    else
+      return make(data_, rank, world_size, options);
   }
   std::unique_ptr<BatchSource> validation(int rank, int world_size, const SamplerOptions& options) override {
-    if constexpr (ValidatingDataModule<Data>) return make(data_.validation_data(), rank, world_size, options);
-    else return nullptr;
+    if constexpr (ValidatingDataModule<Data>)
+      return make(data_.validation_data(), rank, world_size, options);
+    else
+      return nullptr;
   }
   std::unique_ptr<BatchSource> evaluation(int rank, int world_size, const SamplerOptions& options) override {
-    if constexpr (DataModule<Data>) return validation(rank, world_size, options);
-    else return make(data_, rank, world_size, options);
+    if constexpr (DataModule<Data>)
+      return validation(rank, world_size, options);
+    else
+      return make(data_, rank, world_size, options);
   }
 
  private:

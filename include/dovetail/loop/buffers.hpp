@@ -5,8 +5,8 @@
 
 namespace dovetail {
 
-/// Makes the model's buffers the same on every rank: floating ones are averaged, others are taken from rank 0. Done before
-/// validation and at the end, never per forward: in between each rank's batch statistics are its own.
+/// Makes the model's buffers the same on every rank: floating ones are averaged, others are taken from rank 0. Done
+/// before validation and at the end, never per forward: in between each rank's batch statistics are its own.
 inline void synchronize_buffers(RunContext& run) {
   if (run.world_size() == 1) return;
   torch::NoGradGuard no_grad;

@@ -12,9 +12,12 @@ namespace dovetail {
 /// Refuses options that no run can have, before anything starts.
 /// @throws Error(arguments)
 inline void check_options(const TrainerOptions& options) {
-  const auto refuse = [](const std::string& what, const std::string& cure) { throw Error(ExitCode::arguments, what + ": " + cure); };
+  const auto refuse = [](const std::string& what, const std::string& cure) {
+    throw Error(ExitCode::arguments, what + ": " + cure);
+  };
   const auto at_least = [&](const char* name, int64_t value, int64_t least) {
-    if (value < least) refuse(std::string(name) + " is " + std::to_string(value), "it must be at least " + std::to_string(least) + ".");
+    if (value < least)
+      refuse(std::string(name) + " is " + std::to_string(value), "it must be at least " + std::to_string(least) + ".");
   };
   at_least("batch_size", options.batch_size, 1);
   at_least("accumulate", options.accumulate, 1);
@@ -26,7 +29,8 @@ inline void check_options(const TrainerOptions& options) {
   at_least("validate_every", options.validate_every, 0);
   at_least("log_every", options.log_every, 0);
   if (options.gradient_clip && !(options.gradient_clip->limit > 0 && std::isfinite(options.gradient_clip->limit)))
-    refuse("the limit of gradient_clip is " + std::to_string(options.gradient_clip->limit), "it must be above 0 and finite.");
+    refuse("the limit of gradient_clip is " + std::to_string(options.gradient_clip->limit),
+           "it must be above 0 and finite.");
 }
 
 }  // namespace dovetail

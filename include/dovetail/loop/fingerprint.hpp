@@ -8,8 +8,8 @@
 
 namespace dovetail {
 
-/// Ranks must have built the same model: names, shapes, dtypes and what is trainable are compared before anything else is
-/// sent, and rank 0's weights and buffers go to all where they differ, as DistributedDataParallel does it.
+/// Ranks must have built the same model: names, shapes, dtypes and what is trainable are compared before anything else
+/// is sent, and rank 0's weights and buffers go to all where they differ, as DistributedDataParallel does it.
 /// @throws Error(ranks_disagree) naming the first rank that differs
 inline void compare_models(RunContext& run) {
   if (run.world_size() == 1) return;
@@ -31,12 +31,15 @@ inline void compare_models(RunContext& run) {
     if (structures[r] != structures[0]) {
       std::istringstream ours(structures[0]), theirs(structures[r]);
       std::string a, b;
-      while (std::getline(ours, a) && std::getline(theirs, b) && a == b) {}
-      throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) + " built another model than rank 0: '" + b + "' where rank 0 has '" +
-                                                a + "'. configure_model must not depend on the rank.");
+      while (std::getline(ours, a) && std::getline(theirs, b) && a == b) {
+      }
+      throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) + " built another model than rank 0: '" + b +
+                                                "' where rank 0 has '" + a +
+                                                "'. configure_model must not depend on the rank.");
     }
   bool same = true;
-  for (double other : run.comm.all_gather(std::span<const double>(&sum, 1))) same &= other == sum || (std::isnan(other) && std::isnan(sum));
+  for (double other : run.comm.all_gather(std::span<const double>(&sum, 1)))
+    same &= other == sum || (std::isnan(other) && std::isnan(sum));
   const double flag = same;
   for (double other : run.comm.all_gather(std::span<const double>(&flag, 1))) same &= other != 0;
   if (same) return;

@@ -13,12 +13,12 @@ namespace dovetail {
 /// What a fit gives back.
 template <class Model>
 struct FitResult {
-  std::shared_ptr<Model> model;  ///< trained, whole on every rank, whatever the strategy cut
-  int64_t steps = 0;             ///< optimizer steps taken
-  int64_t epochs = 0;            ///< epochs begun
-  double loss = 0;               ///< of the last step, mean over all ranks
-  MetricsRow validation;         ///< of the last validation
-  std::string stop_reason;       ///< why it ended early; empty: it did not
+  std::shared_ptr<Model> model;       ///< trained, whole on every rank, whatever the strategy cut
+  int64_t steps = 0;                  ///< optimizer steps taken
+  int64_t epochs = 0;                 ///< epochs begun
+  double loss = 0;                    ///< of the last step, mean over all ranks
+  MetricsRow validation;              ///< of the last validation
+  std::string stop_reason;            ///< why it ended early; empty: it did not
   CommunicationCounts communication;  ///< calls and bytes sent by this rank
 };
 
@@ -60,16 +60,20 @@ class Fit {
   void run(DataHooks& data) {
     set_up_.finish();
     const int rank = run_.rank(), ranks = run_.world_size();
-    const auto training = data.training(rank, ranks, {run_.options.batch_size, run_.options.seed, run_.options.shuffle});
+    const auto training =
+        data.training(rank, ranks, {run_.options.batch_size, run_.options.seed, run_.options.shuffle});
     std::unique_ptr<BatchSource> validation;
-    if (task_.has_validation()) validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
+    if (task_.has_validation())
+      validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
     loop_.fit(*training, validation.get());
   }
 
   MetricsRow validate(DataHooks& data) {
     if (!task_.has_validation()) throw Error(ExitCode::user_code, "validate was given a Task without validation_step.");
-    for (Stage stage : {Stage::environment, Stage::build_model, Stage::convert_model, Stage::place_model}) set_up_.stage(stage);
-    const auto source = data.evaluation(run_.rank(), run_.world_size(), {run_.options.batch_size, run_.options.seed, false});
+    for (Stage stage : {Stage::environment, Stage::build_model, Stage::convert_model, Stage::place_model})
+      set_up_.stage(stage);
+    const auto source =
+        data.evaluation(run_.rank(), run_.world_size(), {run_.options.batch_size, run_.options.seed, false});
     if (!source) throw Error(ExitCode::data, "validate was given a data module without validation_data.");
     loop_.validate(*source, limited(source->batches(), run_.options.limit_validation_batches));
     return loop_.state.validation;

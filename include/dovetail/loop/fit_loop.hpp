@@ -12,14 +12,22 @@
 namespace dovetail {
 
 /// `batches`, or `limit` if that is fewer and not negative.
-inline int64_t limited(int64_t batches, int64_t limit) { return limit < 0 ? batches : std::min(batches, limit); }
+inline int64_t limited(int64_t batches, int64_t limit) {
+  return limit < 0 ? batches : std::min(batches, limit);
+}
 
 /// Epochs of training and validation, once set-up is done. The same code for every pair.
 class FitLoop {
  public:
   FitLoop(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, Observers& observers)
-      : state(run), run_(run), strategy_(strategy), precision_(precision), task_(task), observers_(observers),
-        step_(run, strategy, precision, task, state), validation_step_(validation_sums_, false) {}
+      : state(run),
+        run_(run),
+        strategy_(strategy),
+        precision_(precision),
+        task_(task),
+        observers_(observers),
+        step_(run, strategy, precision, task, state),
+        validation_step_(validation_sums_, false) {}
 
   LoopState state;
 
@@ -98,7 +106,8 @@ class FitLoop {
     if (run_.input_dtype && batch.data.is_floating_point() && batch.data.scalar_type() != *run_.input_dtype) {
       cast_.data = batch.data.to(*run_.input_dtype);
       cast_.target = batch.target;
-      if (*run_.input_dtype == torch::kFloat64 && cast_.target.is_floating_point()) cast_.target = cast_.target.to(torch::kFloat64);
+      if (*run_.input_dtype == torch::kFloat64 && cast_.target.is_floating_point())
+        cast_.target = cast_.target.to(torch::kFloat64);
       cast_.padding = batch.padding;
       return cast_;
     }
@@ -112,7 +121,8 @@ class FitLoop {
     const int64_t batches = state.batches_per_epoch, accumulate = run_.options.accumulate;
     for (int64_t b = 0; b < batches && !done(); ++b) {
       run_.micro_batch = b % accumulate;
-      run_.window = std::min(accumulate, batches - (b - run_.micro_batch));  // the last window of an epoch may be shorter
+      run_.window =
+          std::min(accumulate, batches - (b - run_.micro_batch));  // the last window of an epoch may be shorter
       step_.micro_batch(prepare(source.load(run_.epoch, b)));
       state.batch = b + 1;
       if (run_.at_boundary()) after_step();

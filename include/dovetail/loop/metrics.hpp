@@ -30,7 +30,8 @@ struct MetricsRow {
   }
 };
 
-/// Weighted means of what a Task logs: sum of value x samples, and of samples, per name. No allocation once a name is known.
+/// Weighted means of what a Task logs: sum of value x samples, and of samples, per name. No allocation once a name is
+/// known.
 class MetricSums {
  public:
   void add(std::string_view name, double value, double samples) {

@@ -8,8 +8,9 @@
 
 namespace dovetail {
 
-/// Parameters that got no gradient in a window. Without `find_unused` an error that names them; with it, a parameter that is
-/// missing on every rank is skipped by the optimizer, and one that is missing on some ranks counts as zero there.
+/// Parameters that got no gradient in a window. Without `find_unused` an error that names them; with it, a parameter
+/// that is missing on every rank is skipped by the optimizer, and one that is missing on some ranks counts as zero
+/// there.
 class MissingGradients {
  public:
   /// Once all ranks know that some parameter is missing somewhere.
@@ -52,7 +53,8 @@ class MissingGradients {
                     "(One module's weight assigned to another leaves the old one registered and unused.)");
   }
 
-  std::vector<std::pair<std::size_t, torch::Tensor>> hidden_;  // slot, and the gradient taken from its optimizer's tensor
+  std::vector<std::pair<std::size_t, torch::Tensor>>
+      hidden_;  // slot, and the gradient taken from its optimizer's tensor
 };
 
 }  // namespace dovetail

@@ -6,7 +6,8 @@
 
 namespace dovetail {
 
-/// What the loop sees of a Strategy. One adapter per policy, not per pair, so that the loop is compiled once for all pairs.
+/// What the loop sees of a Strategy. One adapter per policy, not per pair, so that the loop is compiled once for all
+/// pairs.
 class StrategyHooks {
  public:
   virtual ~StrategyHooks() = default;
@@ -53,16 +54,26 @@ class StrategyAdapter final : public StrategyHooks {
 
   void stage(Stage stage, RunContext& run) override {
     switch (stage) {
-      case Stage::environment: return policy_.environment(run);
-      case Stage::build_model: return policy_.build_model(run);
-      case Stage::convert_model: return;
-      case Stage::place_model: return policy_.place_model(run);
-      case Stage::wrap_model: return policy_.wrap_model(run);
-      case Stage::make_optimizers: return policy_.make_optimizers(run);
-      case Stage::rebuild_optimizers: return policy_.rebuild_optimizers(run);
-      case Stage::wrap_optimizers: return;
-      case Stage::bind_schedulers: return policy_.bind_schedulers(run);
-      case Stage::restore: return policy_.restore(run);
+      case Stage::environment:
+        return policy_.environment(run);
+      case Stage::build_model:
+        return policy_.build_model(run);
+      case Stage::convert_model:
+        return;
+      case Stage::place_model:
+        return policy_.place_model(run);
+      case Stage::wrap_model:
+        return policy_.wrap_model(run);
+      case Stage::make_optimizers:
+        return policy_.make_optimizers(run);
+      case Stage::rebuild_optimizers:
+        return policy_.rebuild_optimizers(run);
+      case Stage::wrap_optimizers:
+        return;
+      case Stage::bind_schedulers:
+        return policy_.bind_schedulers(run);
+      case Stage::restore:
+        return policy_.restore(run);
     }
   }
   void attach_gradients(RunContext& run) override {
@@ -93,16 +104,26 @@ class PrecisionAdapter final : public PrecisionHooks {
 
   void stage(Stage stage, RunContext& run) override {
     switch (stage) {
-      case Stage::environment: return policy_.environment(run);
-      case Stage::build_model: return policy_.build_model(run);
-      case Stage::convert_model: return policy_.convert_model(run);
-      case Stage::place_model: return policy_.place_model(run);
-      case Stage::wrap_model: return policy_.wrap_model(run);
-      case Stage::make_optimizers: return policy_.make_optimizers(run);
-      case Stage::rebuild_optimizers: return policy_.rebuild_optimizers(run);
-      case Stage::wrap_optimizers: return policy_.wrap_optimizers(run);
-      case Stage::bind_schedulers: return policy_.bind_schedulers(run);
-      case Stage::restore: return policy_.restore(run);
+      case Stage::environment:
+        return policy_.environment(run);
+      case Stage::build_model:
+        return policy_.build_model(run);
+      case Stage::convert_model:
+        return policy_.convert_model(run);
+      case Stage::place_model:
+        return policy_.place_model(run);
+      case Stage::wrap_model:
+        return policy_.wrap_model(run);
+      case Stage::make_optimizers:
+        return policy_.make_optimizers(run);
+      case Stage::rebuild_optimizers:
+        return policy_.rebuild_optimizers(run);
+      case Stage::wrap_optimizers:
+        return policy_.wrap_optimizers(run);
+      case Stage::bind_schedulers:
+        return policy_.bind_schedulers(run);
+      case Stage::restore:
+        return policy_.restore(run);
     }
   }
   void before_forward(RunContext& run) override { policy_.before_forward(run); }

@@ -32,7 +32,9 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   add("max_steps", options.max_steps);
   add("batch_size", options.batch_size);
   add("accumulate", options.accumulate);
-  add("gradient_clip", !options.gradient_clip ? "none" : options.gradient_clip->kind == ClipOptions::Kind::norm ? "norm" : "value");
+  add("gradient_clip", !options.gradient_clip                                   ? "none"
+                       : options.gradient_clip->kind == ClipOptions::Kind::norm ? "norm"
+                                                                                : "value");
   if (options.gradient_clip) add("gradient_clip_limit", options.gradient_clip->limit);
   add("seed", options.seed);
   add("shuffle", options.shuffle);

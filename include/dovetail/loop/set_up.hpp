@@ -21,8 +21,8 @@ inline uint64_t seed_of_rank(uint64_t seed, int rank) {
   return x ^ (x >> 31);
 }
 
-/// What the stages of set-up do by themselves; each then calls the policies' hooks of its name. In which order stages come is
-/// not decided here: the trainer goes through setup_plan<Strategy, Precision>.
+/// What the stages of set-up do by themselves; each then calls the policies' hooks of its name. In which order stages
+/// come is not decided here: the trainer goes through setup_plan<Strategy, Precision>.
 class SetUp {
  public:
   SetUp(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task)
@@ -54,7 +54,8 @@ class SetUp {
       case Stage::wrap_model:
       case Stage::rebuild_optimizers:
       case Stage::wrap_optimizers:
-      case Stage::restore: break;
+      case Stage::restore:
+        break;
     }
     strategy_.stage(stage, run_);
     precision_.stage(stage, run_);

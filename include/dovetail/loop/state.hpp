@@ -16,9 +16,9 @@ class LoopState {
   RunContext& run;
 
   // Where the loop is.
-  int64_t epoch() const { return run.epoch; }          ///< from 0
-  int64_t step() const { return run.steps_taken; }     ///< optimizer steps taken
-  int64_t batch = 0;               ///< micro-batches of this rank done in this epoch
+  int64_t epoch() const { return run.epoch; }       ///< from 0
+  int64_t step() const { return run.steps_taken; }  ///< optimizer steps taken
+  int64_t batch = 0;                                ///< micro-batches of this rank done in this epoch
   int64_t batches_per_epoch = 0;
   int64_t validation_batches = 0;  ///< per validation run and rank
   int64_t samples = 0;             ///< samples trained on in this epoch, all ranks together
@@ -26,11 +26,11 @@ class LoopState {
   std::string plan;                ///< the plan in words, as describe() gives it
 
   // What came out, reduced over ranks: the same on every rank.
-  double loss = 0;                 ///< of the last step: mean over the samples of its window
-  double gradient_norm = -1;       ///< of the last step, before clipping; -1 where nobody asked for it
-  bool step_skipped = false;       ///< gradients of the last step were not finite
-  MetricsRow train;                ///< means since the last row for loggers
-  MetricsRow validation;           ///< of the last validation
+  double loss = 0;            ///< of the last step: mean over the samples of its window
+  double gradient_norm = -1;  ///< of the last step, before clipping; -1 where nobody asked for it
+  bool step_skipped = false;  ///< gradients of the last step were not finite
+  MetricsRow train;           ///< means since the last row for loggers
+  MetricsRow validation;      ///< of the last validation
 
   /// Ends the fit after this step or epoch. The first reason stays. Call it on every rank alike.
   void stop(std::string reason) {

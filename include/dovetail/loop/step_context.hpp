@@ -31,13 +31,15 @@ class StepContext {
 
   /// Logs a value that is a mean over this batch; what is shown is the mean over all samples of all ranks.
   void log(std::string_view name, double value) {
-    if (weight_ > 0) sums_.add(name, value, weight_);
-    else sums_.add(name, 0, 0);  // a padding batch: the name is known on every rank, the value counts nothing
+    if (weight_ > 0)
+      sums_.add(name, value, weight_);
+    else
+      sums_.add(name, 0, 0);  // a padding batch: the name is known on every rank, the value counts nothing
   }
   void log(std::string_view name, const torch::Tensor& value) { log(name, detail::read_scalar(value)); }
 
-  /// How much this batch counts in the loss and in logged means; the number of its samples unless said otherwise. For a loss
-  /// that is a mean over something else, tokens that are not padding say, call it before log.
+  /// How much this batch counts in the loss and in logged means; the number of its samples unless said otherwise. For a
+  /// loss that is a mean over something else, tokens that are not padding say, call it before log.
   void weight(double n) {
     if (!padding_) weight_ = n;
   }

@@ -27,11 +27,17 @@ namespace detail {
 
 /// The model behind what configure_model returns: a shared_ptr, a unique_ptr or a ModuleHolder.
 template <class T>
-std::shared_ptr<T> as_shared(std::shared_ptr<T> model) { return model; }
+std::shared_ptr<T> as_shared(std::shared_ptr<T> model) {
+  return model;
+}
 template <class T>
-std::shared_ptr<T> as_shared(std::unique_ptr<T> model) { return model; }
+std::shared_ptr<T> as_shared(std::unique_ptr<T> model) {
+  return model;
+}
 template <class T>
-std::shared_ptr<T> as_shared(const torch::nn::ModuleHolder<T>& model) { return model.ptr(); }
+std::shared_ptr<T> as_shared(const torch::nn::ModuleHolder<T>& model) {
+  return model.ptr();
+}
 
 template <class Task>
 using ModelOf = typename decltype(as_shared(std::declval<Task&>().configure_model()))::element_type;
@@ -52,7 +58,10 @@ class TaskAdapter final : public TaskCalls {
 
   std::shared_ptr<torch::nn::Module> build_model() override {
     if (!model_) model_ = detail::as_shared(task_.configure_model());
-    if (!model_) throw Error(ExitCode::user_code, "configure_model returned no model: return a shared_ptr, a unique_ptr or a module holder that holds one.");
+    if (!model_)
+      throw Error(
+          ExitCode::user_code,
+          "configure_model returned no model: return a shared_ptr, a unique_ptr or a module holder that holds one.");
     return model_;
   }
   OptimizerSet configure_optimizers(const Parameters& parameters) override {
@@ -73,8 +82,9 @@ class TaskAdapter final : public TaskCalls {
   }
 
  private:
-  static constexpr bool validates =
-      requires(Task& task, Model& model, const Batch& batch, StepContext& step) { task.validation_step(model, batch, step); };
+  static constexpr bool validates = requires(Task & task, Model& model, const Batch& batch, StepContext& step) {
+    task.validation_step(model, batch, step);
+  };
 
   Task& task_;
   std::shared_ptr<Model> model_;

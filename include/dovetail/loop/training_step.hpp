@@ -16,8 +16,8 @@ namespace dovetail {
 ///
 ///   reduce -> one small collective -> clip -> optimizer -> masters to model -> scale -> schedule -> zero gradients.
 ///
-/// A step with non-finite gradients (or an infinite loss, under a scaler) is skipped: it changes nothing but the scale. A
-/// loss that is NaN, or infinite without a scaler, stops the run on every rank.
+/// A step with non-finite gradients (or an infinite loss, under a scaler) is skipped: it changes nothing but the scale.
+/// A loss that is NaN, or infinite without a scaler, stops the run on every rank.
 class TrainingStep {
  public:
   TrainingStep(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, LoopState& state)
@@ -67,9 +67,11 @@ class TrainingStep {
 
     const double weight = step_.weight();
     if (!(weight >= 0 && std::isfinite(weight)))
-      refuse_weight("the weight of a batch is " + std::to_string(weight), "give step.weight a finite number from 0 on.");
+      refuse_weight("the weight of a batch is " + std::to_string(weight),
+                    "give step.weight a finite number from 0 on.");
     if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
-    const double factor = (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
+    const double factor =
+        (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
     // In fp32 at least: a scaled loss of a half format would overflow.
     if (factor != 1.0) loss = loss.to(main_dtype_of(loss.scalar_type())) * factor;
 
@@ -94,12 +96,17 @@ class TrainingStep {
 
   void check(const torch::Tensor& loss) const {
     const auto refuse = [this](const std::string& what, const std::string& cure) {
-      throw Error(ExitCode::user_code, "training_step returned " + what + " at step " + std::to_string(run_.steps_taken) +
-                                           " on rank " + std::to_string(run_.rank()) + ": " + cure);
+      throw Error(ExitCode::user_code, "training_step returned " + what + " at step " +
+                                           std::to_string(run_.steps_taken) + " on rank " +
+                                           std::to_string(run_.rank()) + ": " + cure);
     };
     if (!loss.defined()) refuse("an undefined tensor", "return the loss, a tensor of one element.");
-    if (loss.numel() != 1) refuse("a tensor of " + std::to_string(loss.numel()) + " elements", "return one number, the mean over the batch.");
-    if (!loss.requires_grad()) refuse("a loss that depends on no parameter", "compute it from the model's output, without detach or NoGradGuard.");
+    if (loss.numel() != 1)
+      refuse("a tensor of " + std::to_string(loss.numel()) + " elements",
+             "return one number, the mean over the batch.");
+    if (!loss.requires_grad())
+      refuse("a loss that depends on no parameter",
+             "compute it from the model's output, without detach or NoGradGuard.");
   }
 
   /// Everything from the last backward to the decision: after it every rank knows the same facts.
@@ -107,7 +114,8 @@ class TrainingStep {
     strategy_.reduce(run_);
     precision_.reduce(run_);
     facts_.missing = double(run_.gradients.count_missing());
-    for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k) facts_.squared_norms[k] = run_.gradients.squared_norm(k);
+    for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k)
+      facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     agreement_.agree(run_, facts_);
     stop_on_bad_loss();
     if (!(facts_.samples > 0)) refuse_weight("the weights of all batches are 0", "something in them must count.");
@@ -118,15 +126,17 @@ class TrainingStep {
   void stop_on_bad_loss() const {
     const int rank = facts_.nan_rank >= 0 ? facts_.nan_rank : run_.scaler ? -1 : facts_.infinite_rank;
     if (rank < 0) return;
-    throw Error(ExitCode::numeric, std::string("the loss is ") + (facts_.nan_rank >= 0 ? "NaN" : "infinite") + " at step " +
-                                       std::to_string(run_.steps_taken) + " (epoch " + std::to_string(run_.epoch) + ") on rank " +
-                                       std::to_string(rank) + ": lower the learning rate, clip gradients, or look at that batch.");
+    throw Error(ExitCode::numeric, std::string("the loss is ") + (facts_.nan_rank >= 0 ? "NaN" : "infinite") +
+                                       " at step " + std::to_string(run_.steps_taken) + " (epoch " +
+                                       std::to_string(run_.epoch) + ") on rank " + std::to_string(rank) +
+                                       ": lower the learning rate, clip gradients, or look at that batch.");
   }
 
   /// What main gradients have to be divided by, clipping apart.
   double divisor() const {
     const double scale = run_.scaler ? run_.scaler->scale() : 1.0;
-    return scale * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) * run_.gradients.sum_is_times;
+    return scale * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) *
+           run_.gradients.sum_is_times;
   }
 
   /// Clips, and hands the optimizers' tensors what they read. Returns the divisor that is still to be applied.
@@ -223,8 +233,10 @@ class TrainingStep {
   void update_scaler(bool overflow) {
     run_.scaler->update(overflow);
     if (run_.scaler->skipped_at_smallest() >= 10)
-      throw Error(ExitCode::numeric, "gradients overflowed at 10 steps in a row with the smallest loss scale, the last at attempt " +
-                                         std::to_string(run_.steps_attempted) + ": the model diverges, or needs more range than fp16 has; use bf16-mixed.");
+      throw Error(ExitCode::numeric,
+                  "gradients overflowed at 10 steps in a row with the smallest loss scale, the last at attempt " +
+                      std::to_string(run_.steps_attempted) +
+                      ": the model diverges, or needs more range than fp16 has; use bf16-mixed.");
   }
 
   void start_facts() {

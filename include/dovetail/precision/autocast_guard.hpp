@@ -8,8 +8,9 @@
 
 namespace dovetail {
 
-/// Autocast to `dtype` on one device type, for the life of the guard; without a dtype it does nothing. What was set before
-/// comes back, and leaving the outermost guard clears the cache of cast weights, so no stale one survives a step.
+/// Autocast to `dtype` on one device type, for the life of the guard; without a dtype it does nothing. What was set
+/// before comes back, and leaving the outermost guard clears the cache of cast weights, so no stale one survives a
+/// step.
 class AutocastGuard {
  public:
   AutocastGuard(c10::DeviceType device, std::optional<at::ScalarType> dtype) : device_(device), active_(dtype) {

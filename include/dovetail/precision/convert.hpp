@@ -12,22 +12,28 @@ namespace dovetail {
 /// A Format as torch names it.
 inline torch::ScalarType dtype_of(Format format) {
   switch (format) {
-    case Format::fp16: return torch::kHalf;
-    case Format::bf16: return torch::kBFloat16;
-    case Format::fp64: return torch::kFloat64;
-    case Format::fp32: break;
+    case Format::fp16:
+      return torch::kHalf;
+    case Format::bf16:
+      return torch::kBFloat16;
+    case Format::fp64:
+      return torch::kFloat64;
+    case Format::fp32:
+      break;
   }
   return torch::kFloat32;
 }
 
 /// Does the module normalise by batch statistics?
 inline bool is_batch_norm(const torch::nn::Module& module) {
-  return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) || dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) ||
+  return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) ||
+         dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) ||
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module);
 }
 
-/// Casts floating parameters and buffers of a model in place. Parameters keep their identity, so this comes before anybody
-/// takes a hook on their gradients. `spare_batch_norm` leaves batch norms as they are (Apex's keep_batchnorm_fp32).
+/// Casts floating parameters and buffers of a model in place. Parameters keep their identity, so this comes before
+/// anybody takes a hook on their gradients. `spare_batch_norm` leaves batch norms as they are (Apex's
+/// keep_batchnorm_fp32).
 inline void convert_model(torch::nn::Module& model, torch::ScalarType dtype, bool spare_batch_norm) {
   torch::NoGradGuard no_grad;
   const auto cast = [dtype](torch::Tensor tensor) {

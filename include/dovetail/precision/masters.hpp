@@ -11,7 +11,8 @@ namespace dovetail {
 /// fp32 master weights beside a model of a low format. The optimizer steps the masters, the model gets them rounded.
 ///
 /// They start from the weights as they were before the cast, so nothing is lost that the model once had. (Apex clones
-/// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces only.
+/// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces
+/// only.
 class Masters {
  public:
   /// Before the model is cast: remembers the weights.
@@ -34,7 +35,8 @@ class Masters {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
-          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end()) tensor = found->second;
+          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end())
+            tensor = found->second;
     published_.clear();
   }
 

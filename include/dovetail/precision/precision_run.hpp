@@ -16,10 +16,10 @@ namespace dovetail {
 
 /// What a built-in precision consists of. Each is a choice of these parts; there is no other difference between them.
 struct PrecisionParts {
-  bool autocasts = false;         ///< the forward runs under autocast to the compute format
-  bool casts_model = false;       ///< weights and inputs are cast to the storage format
-  bool spares_batch_norm = false; ///< batch norms keep fp32 when the model is cast
-  bool has_masters = false;       ///< the optimizer steps fp32 masters
+  bool autocasts = false;          ///< the forward runs under autocast to the compute format
+  bool casts_model = false;        ///< weights and inputs are cast to the storage format
+  bool spares_batch_norm = false;  ///< batch norms keep fp32 when the model is cast
+  bool has_masters = false;        ///< the optimizer steps fp32 masters
   std::optional<ScalerOptions> scaler{};
 };
 
@@ -92,12 +92,33 @@ struct PrecisionRunOf : PrecisionRun {
 
 }  // namespace detail
 
-template <> struct RunOf<FP64> { using type = detail::PrecisionRunOf<FP64>; };
-template <> struct RunOf<BF16Mixed> { using type = detail::PrecisionRunOf<BF16Mixed>; };
-template <> struct RunOf<FP16Mixed> { using type = detail::PrecisionRunOf<FP16Mixed>; };
-template <> struct RunOf<BF16True> { using type = detail::PrecisionRunOf<BF16True>; };
-template <> struct RunOf<FP16True> { using type = detail::PrecisionRunOf<FP16True>; };
-template <class Format> struct RunOf<MasterWeights<Format>> { using type = detail::PrecisionRunOf<MasterWeights<Format>>; };
-template <class Level> struct RunOf<Apex<Level>> { using type = detail::PrecisionRunOf<Apex<Level>>; };
+template <>
+struct RunOf<FP64> {
+  using type = detail::PrecisionRunOf<FP64>;
+};
+template <>
+struct RunOf<BF16Mixed> {
+  using type = detail::PrecisionRunOf<BF16Mixed>;
+};
+template <>
+struct RunOf<FP16Mixed> {
+  using type = detail::PrecisionRunOf<FP16Mixed>;
+};
+template <>
+struct RunOf<BF16True> {
+  using type = detail::PrecisionRunOf<BF16True>;
+};
+template <>
+struct RunOf<FP16True> {
+  using type = detail::PrecisionRunOf<FP16True>;
+};
+template <class Format>
+struct RunOf<MasterWeights<Format>> {
+  using type = detail::PrecisionRunOf<MasterWeights<Format>>;
+};
+template <class Level>
+struct RunOf<Apex<Level>> {
+  using type = detail::PrecisionRunOf<Apex<Level>>;
+};
 
 }  // namespace dovetail

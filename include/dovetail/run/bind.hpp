@@ -10,8 +10,8 @@
 namespace dovetail {
 namespace detail {
 
-/// Slots that have a main gradient and elements on this rank, by the dtype of what is stepped, in the order in which their
-/// main gradients lie in memory: what is laid out in this order is adjacent where its gradients are.
+/// Slots that have a main gradient and elements on this rank, by the dtype of what is stepped, in the order in which
+/// their main gradients lie in memory: what is laid out in this order is adjacent where its gradients are.
 inline std::map<torch::ScalarType, std::vector<Slot*>> by_memory_of_mains(std::vector<Slot>& slots) {
   std::map<torch::ScalarType, std::vector<Slot*>> groups;
   for (Slot& slot : slots)

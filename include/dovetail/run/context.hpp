@@ -20,9 +20,12 @@ namespace dovetail {
 /// The state of one run: what policies see and change. Stages of set-up change its values, never its type.
 class RunContext {
  public:
-  RunContext(TrainerOptions options, StrategyTraits strategy, PrecisionTraits precision, std::string_view strategy_name = {},
-             std::string_view precision_name = {})
-      : options(std::move(options)), strategy(strategy), precision(precision), strategy_name(strategy_name),
+  RunContext(TrainerOptions options, StrategyTraits strategy, PrecisionTraits precision,
+             std::string_view strategy_name = {}, std::string_view precision_name = {})
+      : options(std::move(options)),
+        strategy(strategy),
+        precision(precision),
+        strategy_name(strategy_name),
         precision_name(precision_name) {}
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
@@ -40,7 +43,8 @@ class RunContext {
   /// Is this micro-batch the last one before the optimizer steps?
   bool at_boundary() const { return micro_batch + 1 == window; }
 
-  /// Sums the accumulated gradients over all ranks, in place. A Strategy that does nothing else in `reduce` is data parallel.
+  /// Sums the accumulated gradients over all ranks, in place. A Strategy that does nothing else in `reduce` is data
+  /// parallel.
   void sum_gradients() {
     for (torch::Tensor& buffer : gradients.buffers)
       options.deterministic ? comm.all_reduce_deterministic(buffer) : comm.all_reduce(buffer);
@@ -59,18 +63,18 @@ class RunContext {
 
   // What is trained.
   std::shared_ptr<torch::nn::Module> module;
-  MainGradients gradients;        ///< with one slot for each trainable parameter
-  Parameters held;                ///< what configure_optimizers was given
+  MainGradients gradients;  ///< with one slot for each trainable parameter
+  Parameters held;          ///< what configure_optimizers was given
   OptimizerSet optimizers;
   std::optional<GradScaler> scaler;
   std::optional<torch::ScalarType> input_dtype;  ///< floating inputs are cast to it before the forward
 
   // How far it is.
   int64_t epoch = 0;
-  int64_t steps_taken = 0;     ///< optimizer steps; schedules and max_steps count these
-  int64_t steps_attempted = 0; ///< with the skipped ones
-  int64_t micro_batch = 0;     ///< within the accumulation window
-  int64_t window = 1;          ///< micro-batches of this window; the last one of an epoch may be shorter
+  int64_t steps_taken = 0;      ///< optimizer steps; schedules and max_steps count these
+  int64_t steps_attempted = 0;  ///< with the skipped ones
+  int64_t micro_batch = 0;      ///< within the accumulation window
+  int64_t window = 1;           ///< micro-batches of this window; the last one of an epoch may be shorter
 };
 
 }  // namespace dovetail

@@ -29,8 +29,8 @@ inline void collect_slots(RunContext& run) {
   }
 }
 
-/// Lets the optimizer hold whole parameters. One of a low format gets an alias that shares its data: the parameter's own
-/// gradient is the fp32 accumulator, the alias's is what the optimizer reads.
+/// Lets the optimizer hold whole parameters. One of a low format gets an alias that shares its data: the parameter's
+/// own gradient is the fp32 accumulator, the alias's is what the optimizer reads.
 inline void hold_whole_parameters(RunContext& run) {
   for (Slot& slot : run.gradients.slots) {
     const bool low = main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
@@ -52,7 +52,8 @@ inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
   const FlatLayout layout(numels_of(models), 1);
   const auto options = models.front().options().requires_grad(false);
   const torch::Tensor data = torch::empty({layout.size()}, options);
-  const torch::Tensor gradient = torch::zeros({layout.size()}, options.dtype(main_dtype_of(models.front().scalar_type())));
+  const torch::Tensor gradient =
+      torch::zeros({layout.size()}, options.dtype(main_dtype_of(models.front().scalar_type())));
   move_into(data, layout, models);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Slot& slot = *slots[i];
@@ -65,15 +66,18 @@ inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
 
 }  // namespace detail
 
-/// Gives whole parameters their main gradients where something is to be done with gradients before the step: reduced over
-/// ranks, clipped, checked for overflow, or accumulated in a higher format. Elsewhere autograd keeps its own.
+/// Gives whole parameters their main gradients where something is to be done with gradients before the step: reduced
+/// over ranks, clipped, checked for overflow, or accumulated in a higher format. Elsewhere autograd keeps its own.
 inline void attach_dense_gradients(RunContext& run) {
   const bool reduced = run.world_size() > 1;
   const bool handled = reduced || run.options.gradient_clip || run.scaler;
   std::map<torch::ScalarType, std::vector<Slot*>> homes;
   for (Slot& slot : run.gradients.slots) {
     if (!slot.model.is_non_overlapping_and_dense())
-      throw Error(ExitCode::user_code, "parameter '" + slot.name + "' is not dense in memory (expanded, or a view with gaps): make it contiguous in configure_model.");
+      throw Error(
+          ExitCode::user_code,
+          "parameter '" + slot.name +
+              "' is not dense in memory (expanded, or a view with gaps): make it contiguous in configure_model.");
     const torch::ScalarType dtype = slot.model.scalar_type();
     const bool low = main_dtype_of(dtype) != dtype;
     const bool small = slot.model.numel() <= detail::small_tensor;

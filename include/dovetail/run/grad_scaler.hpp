@@ -10,8 +10,8 @@
 namespace dovetail {
 
 /// The dynamic loss scale of fp16 training: constants and update rule of torch.amp.GradScaler, updated once per step.
-/// Powers of two, so that scaling changes no bit of a gradient that neither over- nor underflows. Numbers only: who scales,
-/// checks and skips is the step itself.
+/// Powers of two, so that scaling changes no bit of a gradient that neither over- nor underflows. Numbers only: who
+/// scales, checks and skips is the step itself.
 class GradScaler {
  public:
   /// Below this a smaller scale cannot help: gradients overflow by themselves.

@@ -98,8 +98,8 @@ class MainGradients {
   }
 
  private:
-  std::vector<std::vector<torch::Tensor>> flats_;           // per optimizer
-  std::vector<std::vector<std::size_t>> autograd_owned_;    // per optimizer, indices of slots
+  std::vector<std::vector<torch::Tensor>> flats_;               // per optimizer
+  std::vector<std::vector<std::size_t>> autograd_owned_;        // per optimizer, indices of slots
   std::vector<std::pair<torch::Tensor, torch::Tensor>> casts_;  // main -> gradient of the optimizer's tensor
 };
 

@@ -12,8 +12,8 @@ inline torch::Tensor view_like(const torch::Tensor& flat, int64_t offset, const 
   return flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset);
 }
 
-/// The same with a version counter of its own: whoever writes into the alias bumps nobody else's counter, so its counter
-/// tells whether a gradient arrived in it.
+/// The same with a version counter of its own: whoever writes into the alias bumps nobody else's counter, so its
+/// counter tells whether a gradient arrived in it.
 inline torch::Tensor alias_like(const torch::Tensor& flat, int64_t offset, const torch::Tensor& like) {
   return view_like(flat, offset, like).variable_data();
 }
@@ -23,8 +23,8 @@ inline torch::Tensor in_storage_order(const torch::Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1}, dense.storage_offset());
 }
 
-/// Moves each tensor's data into `flat` at its place and makes the tensor a view of it. Identity, dtype, sizes and strides
-/// stay, so modules, optimizers and gradient accumulators notice nothing.
+/// Moves each tensor's data into `flat` at its place and makes the tensor a view of it. Identity, dtype, sizes and
+/// strides stay, so modules, optimizers and gradient accumulators notice nothing.
 inline void move_into(const torch::Tensor& flat, const FlatLayout& layout, std::vector<torch::Tensor>& tensors) {
   torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

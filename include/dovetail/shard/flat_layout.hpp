@@ -21,9 +21,9 @@ enum class Cut { inside_tensors, at_borders };
 
 /// Where tensors lie in one flat buffer that is cut into equal parts, one for each rank. Numbers only.
 ///
-/// Tensors follow each other without gaps, so that a pass over the buffer touches parameters only. The buffer is padded at
-/// its end to a multiple of the number of parts. With Cut::at_borders a tensor that would cross the end of a part starts
-/// the next part instead, and parts are as small as that allows.
+/// Tensors follow each other without gaps, so that a pass over the buffer touches parameters only. The buffer is padded
+/// at its end to a multiple of the number of parts. With Cut::at_borders a tensor that would cross the end of a part
+/// starts the next part instead, and parts are as small as that allows.
 class FlatLayout {
  public:
   FlatLayout() = default;

@@ -7,8 +7,8 @@
 
 namespace dovetail {
 
-/// A buffer whose memory exists only between open() and close(). Views of it, and what autograd saved of them, stay valid
-/// objects; reading one while the gate is closed throws an error with `text`, for every operator.
+/// A buffer whose memory exists only between open() and close(). Views of it, and what autograd saved of them, stay
+/// valid objects; reading one while the gate is closed throws an error with `text`, for every operator.
 class StorageGate {
  public:
   StorageGate() = default;
@@ -34,8 +34,8 @@ class StorageGate {
     if (!open_) return;
     auto* storage = buffer_.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, buffer_.device()));
-    // Without the text some operators crash on freed memory instead of throwing. The size stays: an operator that takes a
-    // view first would find it too small and say so, and nothing of what is wrong.
+    // Without the text some operators crash on freed memory instead of throwing. The size stays: an operator that takes
+    // a view first would find it too small and say so, and nothing of what is wrong.
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(text_);
     open_ = false;
   }

@@ -19,13 +19,16 @@ namespace detail {
 
 /// The newest LibTorch releases take more arguments; which ones is asked of the constructor, not of a version number.
 template <class Reducer = c10d::Reducer>
-std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& parameters, std::vector<std::vector<size_t>> buckets,
-                                      const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t first_bytes, int64_t bytes) {
+std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& parameters,
+                                      std::vector<std::vector<size_t>> buckets,
+                                      const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t first_bytes,
+                                      int64_t bytes) {
   std::vector<bool> sparse(parameters.size(), false);
   const std::unordered_map<size_t, std::string> names;
   if constexpr (std::is_constructible_v<Reducer, std::vector<torch::Tensor>, std::vector<std::vector<size_t>>,
                                         c10::intrusive_ptr<c10d::ProcessGroup>, std::vector<bool>, int64_t, bool, bool,
-                                        std::unordered_map<size_t, std::string>, int64_t, bool, bool, std::vector<int64_t>>)
+                                        std::unordered_map<size_t, std::string>, int64_t, bool, bool,
+                                        std::vector<int64_t>>)
     return std::make_unique<Reducer>(parameters, buckets, group, sparse, bytes, /*find_unused_parameters=*/false,
                                      /*gradient_as_bucket_view=*/true, names, first_bytes,
                                      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
@@ -37,11 +40,12 @@ std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& paramete
 
 }  // namespace detail
 
-/// c10d::Reducer with bucket views as the flat home of gradients: they are reduced bucket by bucket while backward computes.
+/// c10d::Reducer with bucket views as the flat home of gradients: they are reduced bucket by bucket while backward
+/// computes.
 ///
-/// The Reducer divides by the number of ranks; the window's divisor takes that back. A parameter that got no gradient would
-/// leave the Reducer of one rank waiting for it and those of the others for the sum, so it is given zeros at the end of
-/// backward; that it was missing is noticed and judged where all pairs do it.
+/// The Reducer divides by the number of ranks; the window's divisor takes that back. A parameter that got no gradient
+/// would leave the Reducer of one rank waiting for it and those of the others for the sum, so it is given zeros at the
+/// end of backward; that it was missing is noticed and judged where all pairs do it.
 class BucketReducer {
  public:
   BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb) : arrived_(run.gradients.slots.size(), 0) {
@@ -63,7 +67,8 @@ class BucketReducer {
     const std::vector<size_t> limits{size_t(first_bucket_mb) << 20, size_t(bucket_mb) << 20};
     auto [buckets, sizes] = c10d::compute_bucket_assignment_by_size(parameters, limits);
     std::reverse(buckets.begin(), buckets.end());  // gradients arrive in reverse order
-    reducer_ = detail::make_reducer(parameters, std::move(buckets), run.comm.process_group(), int64_t(limits[0]), int64_t(limits[1]));
+    reducer_ = detail::make_reducer(parameters, std::move(buckets), run.comm.process_group(), int64_t(limits[0]),
+                                    int64_t(limits[1]));
     run.gradients.sum_is_times = 1.0 / run.world_size();
   }
 
@@ -97,7 +102,8 @@ class BucketReducer {
       }
     if (missing.empty()) return;
     const std::vector<char> before = arrived_;
-    name_foreign_collectives(run.comm, "the reduction of gradients", [&] { torch::autograd::backward(missing, zeros); });
+    name_foreign_collectives(run.comm, "the reduction of gradients",
+                             [&] { torch::autograd::backward(missing, zeros); });
     for (std::size_t i : which) arrived_[i] = before[i];
   }
 

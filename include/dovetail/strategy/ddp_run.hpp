@@ -10,16 +10,17 @@ namespace dovetail {
 
 /// DDP in one run: every rank holds the whole model, gradients are summed over ranks at the end of each window.
 ///
-/// c10d::Reducer does it in buckets, while backward still computes, where the gradients that autograd makes are the main
-/// ones (fp32 and fp64). Everything else reduces its own flat home: low formats, whose main gradients are fp32, and
-/// `deterministic`, which sums in rank order.
+/// c10d::Reducer does it in buckets, while backward still computes, where the gradients that autograd makes are the
+/// main ones (fp32 and fp64). Everything else reduces its own flat home: low formats, whose main gradients are fp32,
+/// and `deterministic`, which sums in rank order.
 class DDPRun : public StrategyBase {
  public:
   explicit DDPRun(const DDP& policy) : options_(policy.options) {}
 
   void attach_gradients(StrategyContext& run) {
     bool low = false;
-    for (const Slot& slot : run.gradients.slots) low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
+    for (const Slot& slot : run.gradients.slots)
+      low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
     if (run.world_size() == 1 || run.options.deterministic || low || run.gradients.slots.empty())
       attach_dense_gradients(run);
     else

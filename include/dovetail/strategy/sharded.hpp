@@ -9,8 +9,8 @@ namespace dovetail {
 
 /// Data parallel with the optimizer's work cut over the ranks (ZeRO stages 1 and 2; fairscale's OSS and ShardedDDP).
 /// `Sharded<1>` cuts the optimizer's state, `Sharded<2>` the gradients as well; every rank still holds the whole model.
-/// Optimizers are made over the whole parameters and then rebuilt over this rank's part. Parts end inside tensors where all
-/// optimizers are element-wise, else at their borders, so that any optimizer is right.
+/// Optimizers are made over the whole parameters and then rebuilt over this rank's part. Parts end inside tensors where
+/// all optimizers are element-wise, else at their borders, so that any optimizer is right.
 template <int level>
 struct Sharded final : StrategyBase {
   static constexpr bool arguments_fit = level == 1 || level == 2;

@@ -13,9 +13,9 @@ namespace dovetail {
 /// ZeRO-1 and ZeRO-2 in one run: every rank holds the whole model and steps its part of it.
 ///
 /// Parameters lie in one flat buffer per dtype, in backward order, cut into one part for each rank. Gradients are
-/// reduce-scattered to their owners: at level 1 once per window, at level 2 every micro-batch, after which the full gradient
-/// is freed. After the step an all-gather brings the updated parts back. Element-wise optimizers see pieces of tensors;
-/// for others parts end at borders of tensors.
+/// reduce-scattered to their owners: at level 1 once per window, at level 2 every micro-batch, after which the full
+/// gradient is freed. After the step an all-gather brings the updated parts back. Element-wise optimizers see pieces of
+/// tensors; for others parts end at borders of tensors.
 class ShardedRun : public StrategyBase {
  public:
   explicit ShardedRun(int level) : frees_gradients_(level == 2) {}
@@ -34,7 +34,8 @@ class ShardedRun : public StrategyBase {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
-          if (const auto found = pieces.find(tensor.unsafeGetTensorImpl()); found != pieces.end()) tensor = found->second;
+          if (const auto found = pieces.find(tensor.unsafeGetTensorImpl()); found != pieces.end())
+            tensor = found->second;
     run.gradients.parts = run.world_size() > 1;
   }
 
@@ -117,7 +118,8 @@ class ShardedRun : public StrategyBase {
       pieces.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
     }
     if (!frees(run)) run.gradients.buffers.push_back(gradient);
-    buffers.gradient = StorageGate(gradient, "dovetail: a gradient was read after it was sent to its owner; read it in the optimizer's tensors.");
+    buffers.gradient = StorageGate(
+        gradient, "dovetail: a gradient was read after it was sent to its owner; read it in the optimizer's tensors.");
     buffers_.push_back(std::move(buffers));
   }
 

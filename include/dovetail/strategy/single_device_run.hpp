@@ -13,7 +13,8 @@ class SingleDeviceRun : public StrategyBase {
 
   void environment(StrategyContext& run) {
     if (run.world_size() > 1)
-      throw Error(ExitCode::arguments, "the strategy 'single' runs on one rank, but " + std::to_string(run.world_size()) +
+      throw Error(ExitCode::arguments, "the strategy 'single' runs on one rank, but " +
+                                           std::to_string(run.world_size()) +
                                            " were started: use ddp, sharded or fsdp, or start one rank.");
   }
 };
