@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
+#include <dovetail/loop/check_loss.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
 #include <dovetail/loop/padding.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
@@ -63,12 +64,8 @@ class TrainingStep {
       precision_.forward(run_, forward);
     }
     torch::Tensor loss = std::move(forward.loss);
-    check(loss);
-
     const double weight = step_.weight();
-    if (!(weight >= 0 && std::isfinite(weight)))
-      refuse_weight("the weight of a batch is " + std::to_string(weight),
-                    "give step.weight a finite number from 0 on.");
+    check_loss(run_, loss, weight);
     if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
     const double factor =
         (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
@@ -89,26 +86,6 @@ class TrainingStep {
     if (std::isinf(loss)) facts_.infinite_rank = run_.rank();
   }
 
-  [[noreturn]] void refuse_weight(const std::string& what, const std::string& cure) const {
-    throw Error(ExitCode::user_code, what + " at step " + std::to_string(run_.steps_taken) + " on rank " +
-                                         std::to_string(run_.rank()) + ": " + cure);
-  }
-
-  void check(const torch::Tensor& loss) const {
-    const auto refuse = [this](const std::string& what, const std::string& cure) {
-      throw Error(ExitCode::user_code, "training_step returned " + what + " at step " +
-                                           std::to_string(run_.steps_taken) + " on rank " +
-                                           std::to_string(run_.rank()) + ": " + cure);
-    };
-    if (!loss.defined()) refuse("an undefined tensor", "return the loss, a tensor of one element.");
-    if (loss.numel() != 1)
-      refuse("a tensor of " + std::to_string(loss.numel()) + " elements",
-             "return one number, the mean over the batch.");
-    if (!loss.requires_grad())
-      refuse("a loss that depends on no parameter",
-             "compute it from the model's output, without detach or NoGradGuard.");
-  }
-
   /// Everything from the last backward to the decision: after it every rank knows the same facts.
   void reduce_and_agree() {
     strategy_.reduce(run_);
@@ -118,7 +95,7 @@ class TrainingStep {
       facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     agreement_.agree(run_, facts_);
     stop_on_bad_loss();
-    if (!(facts_.samples > 0)) refuse_weight("the weights of all batches are 0", "something in them must count.");
+    if (!(facts_.samples > 0)) refuse_step(run_, "the weights of all batches are 0", "something in them must count.");
     if (facts_.missing > 0) missing_.hide(run_, agreement_);
     state_.loss = facts_.loss / facts_.samples;
   }
