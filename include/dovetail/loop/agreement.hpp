@@ -48,7 +48,8 @@ class Agreement {
         if (run.gradients.parts || !std::isfinite(norm) || r == run.rank()) total.squared_norms[k] += norm;
       }
     }
-    step_samples_ = local_sums ? facts.samples : total.samples;
+    step_samples_ =
+        local_sums && facts.samples > 0 ? facts.samples : total.samples;  // padding alone: any divisor will do
     facts = std::move(total);
   }
 

@@ -19,8 +19,10 @@ inline void compare_models(RunContext& run) {
   std::vector<torch::Tensor> tensors;
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
     structure << name << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << ' ' << tensor.requires_grad() << '\n';
-    // Weighted by position, so that equal sums of different weights are no accident that happens.
-    sum += double(tensors.size() + 1) * tensor.detach().to(torch::kFloat64).sum().item<double>();
+    // Weighted by position, so that a permutation of the same numbers gives another sum.
+    const torch::Tensor flat = tensor.detach().flatten().to(torch::kFloat64);
+    const torch::Tensor position = torch::arange(1, flat.numel() + 1, flat.options());
+    sum += double(tensors.size() + 1) * flat.mul(position).sum().item<double>();
     tensors.push_back(tensor.detach());
   };
   for (const auto& item : run.module->named_parameters()) add(item.key(), item.value());

@@ -78,7 +78,11 @@ class MetricSums {
   }
 
   void check_names(Communicator& comm) {
-    if (comm.size() == 1 || sums_.size() == checked_names_) return;
+    if (comm.size() == 1) return;
+    const double count = double(sums_.size());  // agreed first, so that all ranks compare names or none does
+    bool known = true;
+    for (double theirs : comm.all_gather(std::span<const double>(&count, 1))) known &= theirs == double(checked_names_);
+    if (known) return;
     std::string names;
     for (const Sum& sum : sums_) names += sum.name + " ";
     const auto all = all_gather_text(comm, names);

@@ -10,7 +10,7 @@
 
 namespace dovetail {
 
-/// Everything a run was asked for, names and values, as loggers get them.
+/// The policies' names and everything TrainerOptions holds, names and values, as loggers get them.
 inline ResolvedOptions resolved_options(const RunContext& run) {
   const TrainerOptions& options = run.options;
   ResolvedOptions list;

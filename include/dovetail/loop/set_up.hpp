@@ -65,6 +65,9 @@ class SetUp {
   void finish() {
     check_epsilon(run_.optimizers);
     strategy_.attach_gradients(run_);
+    // What an earlier fit or the user's own backward left behind must not enter the first step.
+    for (Slot& slot : run_.gradients.slots)
+      if (!slot.main.defined()) slot.model.mutable_grad().reset();
     bind_gradients(run_);
     torch::manual_seed(seed_of_rank(run_.options.seed, run_.rank()));
   }

@@ -21,7 +21,8 @@ class LoopState {
   int64_t batch = 0;                                ///< micro-batches of this rank done in this epoch
   int64_t batches_per_epoch = 0;
   int64_t validation_batches = 0;  ///< per validation run and rank
-  int64_t samples = 0;             ///< samples trained on in this epoch, all ranks together
+  int64_t samples = 0;             ///< weight of what was trained on in this epoch, all ranks together: samples, unless
+                                   ///< step.weight said otherwise
   bool sanity = false;             ///< is this the validation before the first step?
   std::string plan;                ///< the plan in words, as describe() gives it
 

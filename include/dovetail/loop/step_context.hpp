@@ -11,7 +11,7 @@ namespace detail {
 
 /// The value of a one-element tensor. On the CPU it is read in place: this runs every step.
 inline double read_scalar(const torch::Tensor& tensor) {
-  if (tensor.device().is_cpu()) {
+  if (tensor.numel() == 1 && tensor.device().is_cpu()) {
     if (tensor.scalar_type() == torch::kFloat32) return *tensor.const_data_ptr<float>();
     if (tensor.scalar_type() == torch::kFloat64) return *tensor.const_data_ptr<double>();
   }

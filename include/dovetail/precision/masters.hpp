@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/optim/adjacent.hpp>
+#include <dovetail/optim/exchange.hpp>
 #include <dovetail/run/context.hpp>
 
 #include <unordered_map>
@@ -36,7 +37,7 @@ class Masters {
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
           if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end())
-            tensor = found->second;
+            exchange(run.optimizers[k].base(), tensor, found->second);
     published_.clear();
   }
 

@@ -14,6 +14,15 @@ inline torch::ScalarType main_dtype_of(torch::ScalarType stored) {
   return stored == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
 }
 
+/// Refuses a parameter that cannot be moved into a flat buffer as it lies.
+/// @throws Error(user_code)
+inline void require_dense(const Slot& slot) {
+  if (!slot.model.is_non_overlapping_and_dense())
+    throw Error(ExitCode::user_code, "parameter '" + slot.name +
+                                         "' is not dense in memory (expanded, or a view with gaps): make it "
+                                         "contiguous in configure_model.");
+}
+
 /// Makes one slot for each trainable parameter of the model, tied ones once, in the order of registration.
 inline void collect_slots(RunContext& run) {
   std::unordered_set<c10::TensorImpl*> seen;
@@ -73,11 +82,7 @@ inline void attach_dense_gradients(RunContext& run) {
   const bool handled = reduced || run.options.gradient_clip || run.scaler;
   std::map<torch::ScalarType, std::vector<Slot*>> homes;
   for (Slot& slot : run.gradients.slots) {
-    if (!slot.model.is_non_overlapping_and_dense())
-      throw Error(
-          ExitCode::user_code,
-          "parameter '" + slot.name +
-              "' is not dense in memory (expanded, or a view with gaps): make it contiguous in configure_model.");
+    require_dense(slot);
     const torch::ScalarType dtype = slot.model.scalar_type();
     const bool low = main_dtype_of(dtype) != dtype;
     const bool small = slot.model.numel() <= detail::small_tensor;

@@ -48,9 +48,13 @@ std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& paramete
 /// end of backward; that it was missing is noticed and judged where all pairs do it.
 class BucketReducer {
  public:
-  BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb) : arrived_(run.gradients.slots.size(), 0) {
+  BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb)
+      : arrived_(std::make_shared<std::vector<char>>(run.gradients.slots.size(), never)) {
     std::vector<torch::Tensor> parameters;
-    for (Slot& slot : run.gradients.slots) parameters.push_back(slot.model);
+    for (const Slot& slot : run.gradients.slots) {
+      require_dense(slot);
+      parameters.push_back(slot.model);
+    }
     pack_in_backward_order(parameters);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       Slot& slot = run.gradients.slots[i];
@@ -58,8 +62,9 @@ class BucketReducer {
       slot.main = slot.model.grad();
       auto node = torch::autograd::impl::grad_accumulator(slot.model);
       node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
-            arrived_[i] = this_micro_batch;
+          [arrived = arrived_, i](const torch::autograd::variable_list& outputs,
+                                  const torch::autograd::variable_list&) {
+            (*arrived)[i] = this_micro_batch;
             return outputs;
           }));
       accumulators_.push_back(std::move(node));  // the tensor holds it only weakly
@@ -77,7 +82,7 @@ class BucketReducer {
   ~BucketReducer() { reducer_->remove_autograd_hooks(); }
 
   void before_forward(RunContext& run) {
-    for (char& state : arrived_)
+    for (char& state : *arrived_)
       if (state == this_micro_batch) state = earlier_micro_batch;
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
     reducer_->prepare_for_forward();
@@ -94,26 +99,26 @@ class BucketReducer {
     if (!run.at_boundary()) return;
     torch::autograd::variable_list missing, zeros;
     std::vector<std::size_t> which;
-    for (std::size_t i = 0; i < arrived_.size(); ++i)
-      if (arrived_[i] != this_micro_batch) {
+    for (std::size_t i = 0; i < arrived_->size(); ++i)
+      if ((*arrived_)[i] != this_micro_batch) {
         which.push_back(i);
         missing.push_back(run.gradients.slots[i].model);
         zeros.push_back(torch::zeros_like(run.gradients.slots[i].model.detach()));
       }
     if (missing.empty()) return;
-    const std::vector<char> before = arrived_;
+    const std::vector<char> before = *arrived_;
     name_foreign_collectives(run.comm, "the reduction of gradients",
                              [&] { torch::autograd::backward(missing, zeros); });
-    for (std::size_t i : which) arrived_[i] = before[i];
+    for (std::size_t i : which) (*arrived_)[i] = before[i];
   }
 
   /// After the last backward of a window: takes over the Reducer's buckets where they changed.
   void finish_window(RunContext& run) {
     bool moved = false;
-    for (std::size_t i = 0; i < arrived_.size(); ++i) {
+    for (std::size_t i = 0; i < arrived_->size(); ++i) {
       Slot& slot = run.gradients.slots[i];
-      slot.arrived = arrived_[i] != never;
-      arrived_[i] = never;
+      slot.arrived = (*arrived_)[i] != never;
+      (*arrived_)[i] = never;
       if (slot.main.is_same(slot.model.grad())) continue;
       slot.main = slot.model.grad();
       moved = true;
@@ -142,7 +147,7 @@ class BucketReducer {
     }
   }
 
-  std::vector<char> arrived_;
+  std::shared_ptr<std::vector<char>> arrived_;  // shared with the hooks, which live as long as any graph does
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> accumulators_;
   std::unique_ptr<c10d::Reducer> reducer_;
 };

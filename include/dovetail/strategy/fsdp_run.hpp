@@ -23,6 +23,10 @@ class FSDPRun : public StrategyBase {
   FSDPRun& operator=(const FSDPRun&) = delete;
   ~FSDPRun() { detach(); }
 
+  void environment(StrategyContext&) {
+    if (options_.prefetch < 0) throw Error(ExitCode::arguments, "FSDP's prefetch is negative: it must be at least 0.");
+  }
+
   void wrap_model(StrategyContext& run) {
     if (run.gradients.slots.empty()) collect_slots(run);
     const UnitTree tree(*run.module);
@@ -81,10 +85,7 @@ class FSDPRun : public StrategyBase {
     const auto low = low_format(run);
     std::map<std::tuple<int, torch::ScalarType, torch::ScalarType>, std::vector<Slot*>> groups;
     for (Slot& slot : run.gradients.slots) {
-      if (!slot.model.is_non_overlapping_and_dense())
-        throw Error(ExitCode::user_code, "parameter '" + slot.name +
-                                             "' is not dense in memory (expanded, or a view with gaps): make it "
-                                             "contiguous in configure_model.");
+      require_dense(slot);
       const auto owner = tree.owner(slot.model);
       const auto stored = slot.model.scalar_type();
       const auto gathered = low && owner.low && stored == torch::kFloat32 ? *low : stored;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/optim/exchange.hpp>
 #include <dovetail/run/dense.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 #include <dovetail/strategy/sharded.hpp>
@@ -35,7 +36,7 @@ class ShardedRun : public StrategyBase {
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
           if (const auto found = pieces.find(tensor.unsafeGetTensorImpl()); found != pieces.end())
-            tensor = found->second;
+            exchange(run.optimizers[k].base(), tensor, found->second);
     run.gradients.parts = run.world_size() > 1;
   }
 
@@ -86,7 +87,10 @@ class ShardedRun : public StrategyBase {
   void add_buffers(StrategyContext& run, const std::vector<Slot*>& slots, Cut cut,
                    std::unordered_map<c10::TensorImpl*, torch::Tensor>& pieces) {
     std::vector<torch::Tensor> models;
-    for (const Slot* slot : slots) models.push_back(slot->model);
+    for (const Slot* slot : slots) {
+      require_dense(*slot);
+      models.push_back(slot->model);
+    }
     const FlatLayout layout(numels_of(models), run.world_size(), cut);
     const auto options = models.front().options().requires_grad(false);
     const auto main_options = options.dtype(main_dtype_of(models.front().scalar_type()));
