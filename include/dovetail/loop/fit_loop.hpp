@@ -97,18 +97,21 @@ class FitLoop {
     return state.stopping() || (run_.options.max_steps >= 0 && run_.steps_taken >= run_.options.max_steps);
   }
 
-  /// Moves the batch to the device, and its floating tensors to the format that the precision wants.
+  /// Moves the batch to the device, and its floating inputs to the format that the precision wants.
   Batch& prepare(Batch& batch) {
     if (!run_.device.is_cpu()) {
       batch.data = batch.data.to(run_.device);
       batch.target = batch.target.to(run_.device);
     }
-    if (!run_.input_dtype) return batch;
-    const auto cast = [this](const torch::Tensor& tensor) {
-      return tensor.defined() && tensor.is_floating_point() ? tensor.to(*run_.input_dtype) : tensor;
-    };
-    cast_ = {cast(batch.data), cast(batch.target), batch.padding};  // the loader's own storage stays as it is
-    return cast_;
+    if (run_.input_dtype && batch.data.is_floating_point() && batch.data.scalar_type() != *run_.input_dtype) {
+      cast_.data = batch.data.to(*run_.input_dtype);
+      cast_.target = batch.target;
+      if (*run_.input_dtype == torch::kFloat64 && cast_.target.is_floating_point())
+        cast_.target = cast_.target.to(torch::kFloat64);
+      cast_.padding = batch.padding;
+      return cast_;
+    }
+    return batch;
   }
 
   void train_epoch(BatchSource& source) {
