@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   app.add_option("--accumulate", options.accumulate, "micro-batches per step")->capture_default_str();
   app.add_option("--lr", task.learning_rate)->capture_default_str();
   app.add_option("--clip", clip, "gradient norm; 0: no clipping")->capture_default_str();
-  app.add_option("--seed", options.seed)->capture_default_str();
+  app.add_option("--seed", options.seed)->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--limit-batches", options.limit_train_batches, "training batches per epoch; -1: all")
       ->capture_default_str();
   app.add_option("--limit-validation-batches", options.limit_validation_batches)->capture_default_str();

@@ -194,7 +194,8 @@ void check_unused(Expectations& expect, dt::Communicator& all, const Way& way) {
         return job;
       };
       const std::string names = unit ? "'extra.weight', 'extra.bias'" : "the parameter 'spare'";
-      const std::string where = way.text() + ", accumulate " + std::to_string(accumulate) + ", " + names + " used ";
+      const std::string where =
+          "C-98 " + way.text() + ", accumulate " + std::to_string(accumulate) + ", " + names + " used ";
       for (const Case& c : some) {
         options.find_unused = false;
         expect.error(ExitCode::user_code, {names + " got no gradient on some ranks at step 0"}, where + c.text,
@@ -281,7 +282,8 @@ void check_skips(Expectations& expect, dt::Communicator& all, const std::string&
   expect.that(calls == 24 / all.size(), strategy + ": attempts " + std::to_string(calls));
   expect.that(outcome.steps == calls - 2, strategy + ": steps taken " + std::to_string(outcome.steps));
   expect.that(outcome.weights.isfinite().all().item<bool>(), strategy + ": finite weights");
-  expect.that(same_on_all_ranks(all, outcome.weights), strategy + ": ranks part ways after a skipped step");
+  expect.that(same_on_all_ranks(all, outcome.weights),
+              "C-57 P35 " + strategy + ": ranks part ways after a skipped step");
 }
 
 struct WithLBFGS {
@@ -324,6 +326,39 @@ void check_lbfgs(Expectations& expect, dt::Communicator& all) {
   }
 }
 
+/// Floating buffers become their mean, the others rank 0's, in two collectives.
+void check_buffers(Expectations& expect, dt::Communicator& all) {
+  struct WithBuffers final : torch::nn::Module {
+    explicit WithBuffers(int rank) {
+      register_buffer("mask", torch::full({3}, std::numeric_limits<float>::lowest()));
+      register_buffer("constant", torch::full({2, 2}, 0.1F));
+      register_buffer("statistics", torch::arange(6, torch::kFloat32).view({2, 3}).t() + rank);
+      register_buffer("half", torch::full({1}, rank, torch::kHalf));
+      register_buffer("count", torch::full({}, (int64_t{1} << 60) + rank, torch::kInt64));
+      register_buffer("flag", torch::full({2}, rank == 0, torch::kBool));
+      register_buffer("empty", torch::empty({0}));
+    }
+  };
+  for (const bool deterministic : {false, true}) {
+    dt::RunContext run({.deterministic = deterministic}, {}, {});
+    run.comm = all;
+    run.module = std::make_shared<WithBuffers>(all.rank());
+    const auto before = all.counts().calls;
+    dt::synchronize_buffers(run);
+    expect.that(deterministic || all.counts().calls - before == 2, "buffers take two collectives");
+    const double mean = (all.size() - 1) / 2.0;
+    const auto equals = [&](const std::string& name, const Tensor& expected) {
+      expect.that(torch::equal(run.module->named_buffers()[name], expected), "buffer '" + name + "'");
+    };
+    equals("mask", torch::full({3}, std::numeric_limits<float>::lowest()));
+    equals("constant", torch::full({2, 2}, 0.1F));
+    equals("statistics", torch::arange(6, torch::kFloat32).view({2, 3}).t() + mean);
+    equals("half", torch::full({1}, mean, torch::kHalf));
+    equals("count", torch::full({}, int64_t{1} << 60, torch::kInt64));
+    equals("flag", torch::ones({2}, torch::kBool));
+  }
+}
+
 /// Of a model that exists: the mean over all rows, whoever has them.
 void check_validate(Expectations& expect, dt::Communicator& all) {
   auto options = some_steps();
@@ -353,6 +388,7 @@ int check_all() {
   }
   for (const std::string strategy : {"ddp", "sharded-1", "sharded-2", "fsdp"}) check_skips(expect, all, strategy);
   check_lbfgs(expect, all);
+  check_buffers(expect, all);
   check_validate(expect, all);
   return expect.finish();
 }

@@ -199,9 +199,9 @@ class Emulation {
     for (std::size_t i = 0; i < held.size(); ++i) {
       Tensor sum = buffers_[0][i].clone();
       if (sum.is_floating_point() && ranks_ > 1) {
-        sum = sum.to(wide());
-        for (int rank = 1; rank < ranks_; ++rank) sum.add_(buffers_[std::size_t(rank)][i].to(wide()));
-        sum = sum.to(held[i].scalar_type()).div_(ranks_);
+        sum = sum.to(torch::kFloat64);
+        for (int rank = 1; rank < ranks_; ++rank) sum.add_(buffers_[std::size_t(rank)][i].to(torch::kFloat64));
+        sum.div_(ranks_);
       }
       held[i].copy_(sum);
     }

@@ -128,6 +128,24 @@ TEST_CASE("in a short tail some ranks have fewer samples, or none", "[data]") {
   CHECK(Sampler(16, 0, 4, {.batch_size = 4}).batches() == 1);
 }
 
+TEST_CASE("a last batch that is not full on every rank can be dropped", "[data]") {
+  const auto dropping = [](std::int64_t n, int ranks) {
+    return Sampler(n, 0, ranks, {.batch_size = 4, .drop_last = true}).batches();
+  };
+  CHECK(dropping(23, 1) == 5);
+  CHECK(dropping(24, 1) == 6);
+  CHECK(dropping(23, 2) == 2);
+  CHECK(dropping(8, 2) == 1);
+  try {
+    dropping(7, 2);
+    FAIL("nothing was left, and nobody said so");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::data);
+    CHECK(error.what() == std::string("drop_last leaves nothing: the data set has 7 samples, a batch of all ranks 8; "
+                                      "lower batch_size or keep the last batch."));
+  }
+}
+
 TEST_CASE("an empty data set and a batch size below one are refused", "[data]") {
   const auto complaint = [](std::int64_t n, std::int64_t batch_size) -> std::pair<ExitCode, std::string> {
     try {

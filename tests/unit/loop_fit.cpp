@@ -19,7 +19,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a fit builds one model and asks for its optimizers once", "[loop]") {
+TEST_CASE("T22 a fit builds one model and asks for its optimizers once", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled, Pair::fp16_mixed, Pair::apex_o3}) {
     Setting setting{.pair = pair};
     setting.options.max_epochs = 3;
@@ -69,7 +69,7 @@ TEST_CASE("configure_optimizers is called when the model is built, and sees what
   CHECK(leaves);
 }
 
-TEST_CASE("how many steps and epochs", "[loop]") {
+TEST_CASE("T55 how many steps and epochs", "[loop]") {
   struct Case {
     int64_t epochs, max_steps, limit, accumulate;
     int64_t steps, begun, micro_batches;
@@ -189,7 +189,7 @@ TEST_CASE("a Trainer can be used twice", "[loop]") {
   CHECK(scales == expected);
 }
 
-TEST_CASE("hooks come in one order", "[loop]") {
+TEST_CASE("T3 hooks come in one order", "[loop]") {
   Setting setting;
   setting.options.max_epochs = 2;
   setting.options.accumulate = 4;  // steps after 4 and 2 batches
@@ -319,6 +319,57 @@ TEST_CASE("validation disturbs no training", "[loop]") {
     return weights(result);
   };
   CHECK(torch::equal(train(true), train(false)));
+}
+
+TEST_CASE("a part that its maker put into evaluation mode stays there", "[loop]") {
+  Setting setting;
+  setting.options.max_epochs = 2;
+  Script script;
+  script.model = [] {
+    auto net = std::make_shared<Net>();
+    net->in->eval();  // as one freezes a batch norm
+    return net;
+  };
+  script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+    CHECK(net.is_training());
+    CHECK_FALSE(net.in->is_training());
+    CHECK(net.out->is_training());
+    return mse(net, batch, step);
+  };
+  script.validate = [](Net& net, const Batch& batch, StepContext& step) {
+    CHECK_FALSE(net.out->is_training());
+    step.log("loss", mse(net, batch, step));
+  };
+  const Result result = fit(setting, script);
+  CHECK(script.validations > 0);
+  CHECK_FALSE(result.model->in->is_training());
+  CHECK(result.model->out->is_training());
+
+  // A model that comes in evaluation mode as a whole is put to work, and an exception in validation leaves no trace.
+  script.model = [] {
+    auto net = std::make_shared<Net>();
+    net->eval();
+    return net;
+  };
+  std::vector<bool> modes;
+  script.loss = [&](Net& net, const Batch& batch, StepContext& step) {
+    modes = {net.is_training(), net.in->is_training(), net.out->is_training()};
+    return mse(net, batch, step);
+  };
+  fit(setting, script);
+  CHECK(modes == std::vector<bool>{true, true, true});
+  const auto net = std::make_shared<Net>();
+  net->in->eval();
+  try {
+    const dovetail::EvaluationMode evaluating(*net);
+    modes = {net->is_training(), net->in->is_training(), net->out->is_training()};
+    throw std::runtime_error("in validation");
+  } catch (const std::runtime_error&) {
+  }
+  CHECK(modes == std::vector<bool>{false, false, false});
+  CHECK(net->is_training());
+  CHECK_FALSE(net->in->is_training());
+  CHECK(net->out->is_training());
 }
 
 TEST_CASE("logged values are means over samples", "[loop]") {

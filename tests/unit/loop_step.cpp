@@ -65,7 +65,7 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TEST_CASE("parameters change at the ends of windows only, and after the last batch of an epoch", "[loop]") {
+TEST_CASE("T54 parameters change at the ends of windows only, and after the last batch of an epoch", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled}) {
     Setting setting = in_order(pair);
     setting.options.max_epochs = 2;
@@ -85,7 +85,7 @@ TEST_CASE("parameters change at the ends of windows only, and after the last bat
   }
 }
 
-TEST_CASE("a window is one batch of all its samples", "[loop]") {
+TEST_CASE("B038 a window is one batch of all its samples", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
     for (const int64_t batch_size : {1, 4, 5, 7, 24, 100})
       for (const int64_t accumulate : {1, 2, 3, 7}) {
@@ -100,7 +100,7 @@ TEST_CASE("a window is one batch of all its samples", "[loop]") {
       }
 }
 
-TEST_CASE("a loss may be a mean over something else than samples", "[loop]") {
+TEST_CASE("B104 a loss may be a mean over something else than samples", "[loop]") {
   // Rows with a positive first number count; the others are no part of the loss.
   const auto counting = [](const Batch& batch) { return batch.data.slice(1, 0, 1).gt(0).to(torch::kFloat32); };
   const auto loss = [&](Net& net, const Batch& batch) {
@@ -140,7 +140,7 @@ TEST_CASE("a loss may be a mean over something else than samples", "[loop]") {
   CHECK_THAT(error.what(), Contains("weight") && Contains("-1"));
 }
 
-TEST_CASE("clipping by norm", "[loop]") {
+TEST_CASE("T44 T47 P23 P24 B029 B034 clipping by norm", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
     for (const int64_t accumulate : {1, 4}) {
       CAPTURE(int(pair), accumulate);
@@ -178,7 +178,7 @@ TEST_CASE("clipping by norm", "[loop]") {
     }
 }
 
-TEST_CASE("clipping by value", "[loop]") {
+TEST_CASE("T45 clipping by value", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
     for (const int64_t accumulate : {1, 4}) {
       CAPTURE(int(pair), accumulate);
@@ -230,7 +230,7 @@ TEST_CASE("a large tensor, whose gradient autograd keeps, is clipped with the ot
   }
 }
 
-TEST_CASE("a loss scale that is a power of two changes no bit", "[loop]") {
+TEST_CASE("P59 a loss scale that is a power of two changes no bit", "[loop]") {
   Setting setting = in_order();
   setting.options.max_epochs = 3;
   Script script;
@@ -276,7 +276,7 @@ Kept kept(LoopState& s) {
 
 }  // namespace
 
-TEST_CASE("a skipped step changes nothing but the scale", "[loop]") {
+TEST_CASE("P7 P33 P36 a skipped step changes nothing but the scale", "[loop]") {
   for (const Pair pair : {Pair::scaled, Pair::fp16_mixed})
     for (const std::string how : {"gradients", "loss", "loss alone"})
       for (const bool clip : {false, true}) {
@@ -341,6 +341,22 @@ TEST_CASE("skipped steps are made up for: max_steps counts taken ones", "[loop]"
   CHECK(result.epochs == 3);
 }
 
+TEST_CASE("constants with which no loss scaler works are refused", "[loop]") {
+  const auto refusal = [](dovetail::ScalerOptions options) {
+    const auto error = error_of([&] { dovetail::GradScaler scaler(options); });
+    CHECK(error.code() == ExitCode::arguments);
+    return std::string(error.what());
+  };
+  for (const double init : {0.0, -1.0, double(inf), std::nan("")})
+    CHECK_THAT(refusal({.init = init}), Contains("scaler's init must be a finite number from 2^-16 on, but it is"));
+  for (const double growth : {0.5, -2.0, double(inf), std::nan("")})
+    CHECK_THAT(refusal({.growth = growth}), Contains("scaler's growth must be at least 1, but it is"));
+  for (const double backoff : {0.0, 1.0, 2.0, -0.5, std::nan("")})
+    CHECK_THAT(refusal({.backoff = backoff}), Contains("scaler's backoff must be between 0 and 1, but it is"));
+  for (const int interval : {0, -5})
+    CHECK_THAT(refusal({.interval = interval}), Contains("scaler's interval must be at least 1 step, but it is"));
+}
+
 TEST_CASE("overflow that no smaller scale can cure stops the run", "[loop]") {
   for (const Pair pair : {Pair::scaled, Pair::fp16_mixed}) {
     Setting setting = in_order(pair);
@@ -402,7 +418,7 @@ TEST_CASE("a loss that is not finite stops the run", "[loop]") {
   CHECK_THAT(error_of(setting, script).what(), Contains("the loss is NaN at step 1"));
 }
 
-TEST_CASE("a loss that is none is refused", "[loop]") {
+TEST_CASE("T41 a loss that is none is refused", "[loop]") {
   const auto refusal = [](std::function<Tensor(Net&, const Batch&)> loss) {
     Script script;
     script.loss = [loss](Net& net, const Batch& batch, StepContext& step) {
@@ -435,7 +451,7 @@ TEST_CASE("a loss that is none is refused", "[loop]") {
   CHECK(torch::equal(weights(fit(in_order(), scalar)), weights(fit(in_order(), boxed))));
 }
 
-TEST_CASE("a parameter without gradient is named", "[loop]") {
+TEST_CASE("C-98 a parameter without gradient is named", "[loop]") {
   for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
     for (const bool clip : {false, true})
       for (const int64_t used_until : {0, 2}) {
@@ -515,7 +531,7 @@ TEST_CASE("with find_unused a parameter without gradient is left alone, and may 
       }
 }
 
-TEST_CASE("options that no run can have are refused before anything starts", "[loop]") {
+TEST_CASE("T46 options that no run can have are refused before anything starts", "[loop]") {
   using Change = std::function<void(Options&)>;
   const double nan = std::nan("");
   const std::vector<std::pair<std::string, Change>> cases{

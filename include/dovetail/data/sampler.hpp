@@ -23,7 +23,8 @@ struct Slice {
 struct SamplerOptions {
   std::int64_t batch_size = 32;  ///< per rank
   std::uint64_t seed = 1;
-  bool shuffle = true;  ///< else 0, 1, 2, ... in every epoch
+  bool shuffle = true;     ///< else 0, 1, 2, ... in every epoch
+  bool drop_last = false;  ///< leave out a last micro-batch that is not full on every rank
 };
 
 /// Deals samples to ranks by arithmetic: no state, nothing to store, any position can be resumed at.
@@ -34,7 +35,8 @@ struct SamplerOptions {
 /// for every number of ranks, and only in the last micro-batch do some ranks have fewer samples, or none.
 class Sampler {
  public:
-  /// @throws Error(arguments) for a batch size below 1, Error(data) for a data set without samples
+  /// @throws Error(arguments) for a batch size below 1, Error(data) for a data set without samples, or without one full
+  /// batch of all ranks where a smaller one is dropped
   Sampler(std::int64_t samples, int rank, int world_size, const SamplerOptions& options)
       : n_(samples), batch_size_(options.batch_size), rank_(rank), ranks_(world_size), options_(options) {
     if (batch_size_ < 1 || batch_size_ > std::numeric_limits<std::int32_t>::max()) {
@@ -42,13 +44,21 @@ class Sampler {
                   "batch_size is " + std::to_string(batch_size_) + ", expected at least one sample per rank.");
     }
     if (n_ < 1) throw Error(ExitCode::data, "the data set is empty; there is nothing to train on or to validate with.");
+    if (batches() == 0) {
+      throw Error(ExitCode::data, "drop_last leaves nothing: the data set has " + std::to_string(n_) +
+                                      " samples, a batch of all ranks " + std::to_string(ranks_ * batch_size_) +
+                                      "; lower batch_size or keep the last batch.");
+    }
   }
 
   [[nodiscard]] std::int64_t samples() const { return n_; }
   [[nodiscard]] std::int64_t batch_size() const { return batch_size_; }
 
   /// Micro-batches per epoch; the same on all ranks.
-  [[nodiscard]] std::int64_t batches() const { return (n_ + ranks_ * batch_size_ - 1) / (ranks_ * batch_size_); }
+  [[nodiscard]] std::int64_t batches() const {
+    const std::int64_t width = ranks_ * batch_size_;
+    return options_.drop_last ? n_ / width : (n_ + width - 1) / width;
+  }
 
   /// This rank's positions in global micro-batch `batch`; may be empty in the last one.
   [[nodiscard]] Slice slice(std::int64_t batch) const {

@@ -60,11 +60,14 @@ class Fit {
   void run(DataHooks& data) {
     set_up_.finish();
     const int rank = run_.rank(), ranks = run_.world_size();
-    const auto training =
-        data.training(rank, ranks, {run_.options.batch_size, run_.options.seed, run_.options.shuffle});
+    const auto training = data.training(rank, ranks,
+                                        {.batch_size = run_.options.batch_size,
+                                         .seed = run_.options.seed,
+                                         .shuffle = run_.options.shuffle,
+                                         .drop_last = run_.options.drop_last});
     std::unique_ptr<BatchSource> validation;
     if (task_.has_validation())
-      validation = data.validation(rank, ranks, {run_.options.batch_size, run_.options.seed, false});
+      validation = data.validation(rank, ranks, {.batch_size = run_.options.batch_size, .shuffle = false});
     loop_.fit(*training, validation.get());
   }
 
@@ -73,7 +76,7 @@ class Fit {
     for (Stage stage : {Stage::environment, Stage::build_model, Stage::convert_model, Stage::place_model})
       set_up_.stage(stage);
     const auto source =
-        data.evaluation(run_.rank(), run_.world_size(), {run_.options.batch_size, run_.options.seed, false});
+        data.evaluation(run_.rank(), run_.world_size(), {.batch_size = run_.options.batch_size, .shuffle = false});
     if (!source) throw Error(ExitCode::data, "validate was given a data module without validation_data.");
     loop_.validate(*source, limited(source->batches(), run_.options.limit_validation_batches));
     return loop_.state.validation;
@@ -89,8 +92,6 @@ class Fit {
       throw;
     }
   }
-
-  LoopState& state() { return loop_.state; }
 
   template <class Model>
   FitResult<Model> result(const std::shared_ptr<Model>& model) const {

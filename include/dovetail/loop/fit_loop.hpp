@@ -3,6 +3,7 @@
 
 #include <dovetail/loop/batch_source.hpp>
 #include <dovetail/loop/buffers.hpp>
+#include <dovetail/loop/evaluation_mode.hpp>
 #include <dovetail/loop/observer.hpp>
 #include <dovetail/loop/resolved_options.hpp>
 #include <dovetail/loop/training_step.hpp>
@@ -35,6 +36,7 @@ class FitLoop {
   /// @param validation may be null
   void fit(BatchSource& training, BatchSource* validation) {
     step_.prepare();
+    if (!run_.module->is_training()) run_.module->train();  // else each module has the mode that its maker gave it
     state.batches_per_epoch = limited(training.batches(), run_.options.limit_train_batches);
     state.validation_batches = validation ? limited(validation->batches(), run_.options.limit_validation_batches) : 0;
     observers_.each([&](Observer& o) { o.on_fit_start(state); });
@@ -64,19 +66,11 @@ class FitLoop {
   void validate(BatchSource& source, int64_t batches) {
     torch::NoGradGuard no_grad;
     synchronize_buffers(run_);
-    const bool was_training = run_.module->is_training();
-    run_.module->eval();
-    observers_.each([&](Observer& o) { o.on_validation_start(state); });
-    for (int64_t b = 0; b < batches; ++b) {
-      Batch& batch = prepare(source.load(0, b));
-      strategy_.before_forward(run_);
-      precision_.before_forward(run_);
-      validation_step_.begin(run_.epoch, run_.steps_taken, batch.samples());
-      Validate call(*this, batch);
-      precision_.forward(run_, call);
-      strategy_.finish_forward(run_);
+    {
+      const EvaluationMode evaluating(*run_.module);
+      observers_.each([&](Observer& o) { o.on_validation_start(state); });
+      for (int64_t b = 0; b < batches; ++b) validation_batch(prepare(source.load(0, b)));
     }
-    if (was_training) run_.module->train();
     state.validation = {"validation", run_.epoch, run_.steps_taken, validation_sums_.reduce(run_.comm)};
     if (!state.sanity) {
       observers_.each([&](Observer& o) { o.log_metrics(state, state.validation); });
@@ -92,6 +86,15 @@ class FitLoop {
     FitLoop& self;
     const Batch& batch;
   };
+
+  void validation_batch(const Batch& batch) {
+    strategy_.before_forward(run_);
+    precision_.before_forward(run_);
+    validation_step_.begin(run_.epoch, run_.steps_taken, batch.samples());
+    Validate call(*this, batch);
+    precision_.forward(run_, call);
+    strategy_.finish_forward(run_);
+  }
 
   bool done() const {
     return state.stopping() || (run_.options.max_steps >= 0 && run_.steps_taken >= run_.options.max_steps);
@@ -115,7 +118,6 @@ class FitLoop {
   }
 
   void train_epoch(BatchSource& source) {
-    run_.module->train();
     state.batch = state.samples = 0;
     observers_.each([&](Observer& o) { o.on_train_epoch_start(state); });
     const int64_t batches = state.batches_per_epoch, accumulate = run_.options.accumulate;

@@ -47,35 +47,45 @@ class PrecisionHooks {
   virtual void teardown(RunContext& run) = 0;
 };
 
+namespace detail {
+
+/// Calls the policy's hook of the stage's name. Only a Precision has convert_model and wrap_optimizers.
+template <class Policy>
+void call_hook_of(Stage stage, Policy& policy, RunContext& run) {
+  switch (stage) {
+    case Stage::environment:
+      return policy.environment(run);
+    case Stage::build_model:
+      return policy.build_model(run);
+    case Stage::convert_model:
+      if constexpr (requires { policy.convert_model(run); }) policy.convert_model(run);
+      return;
+    case Stage::place_model:
+      return policy.place_model(run);
+    case Stage::wrap_model:
+      return policy.wrap_model(run);
+    case Stage::make_optimizers:
+      return policy.make_optimizers(run);
+    case Stage::rebuild_optimizers:
+      return policy.rebuild_optimizers(run);
+    case Stage::wrap_optimizers:
+      if constexpr (requires { policy.wrap_optimizers(run); }) policy.wrap_optimizers(run);
+      return;
+    case Stage::bind_schedulers:
+      return policy.bind_schedulers(run);
+    case Stage::restore:
+      return policy.restore(run);
+  }
+}
+
+}  // namespace detail
+
 template <class Strategy>
 class StrategyAdapter final : public StrategyHooks {
  public:
   explicit StrategyAdapter(const Strategy& policy) : policy_(policy) {}
 
-  void stage(Stage stage, RunContext& run) override {
-    switch (stage) {
-      case Stage::environment:
-        return policy_.environment(run);
-      case Stage::build_model:
-        return policy_.build_model(run);
-      case Stage::convert_model:
-        return;
-      case Stage::place_model:
-        return policy_.place_model(run);
-      case Stage::wrap_model:
-        return policy_.wrap_model(run);
-      case Stage::make_optimizers:
-        return policy_.make_optimizers(run);
-      case Stage::rebuild_optimizers:
-        return policy_.rebuild_optimizers(run);
-      case Stage::wrap_optimizers:
-        return;
-      case Stage::bind_schedulers:
-        return policy_.bind_schedulers(run);
-      case Stage::restore:
-        return policy_.restore(run);
-    }
-  }
+  void stage(Stage stage, RunContext& run) override { detail::call_hook_of(stage, policy_, run); }
   void attach_gradients(RunContext& run) override {
     if constexpr (requires { policy_.attach_gradients(run); })
       policy_.attach_gradients(run);
@@ -102,30 +112,7 @@ class PrecisionAdapter final : public PrecisionHooks {
  public:
   explicit PrecisionAdapter(const Precision& policy) : policy_(policy) {}
 
-  void stage(Stage stage, RunContext& run) override {
-    switch (stage) {
-      case Stage::environment:
-        return policy_.environment(run);
-      case Stage::build_model:
-        return policy_.build_model(run);
-      case Stage::convert_model:
-        return policy_.convert_model(run);
-      case Stage::place_model:
-        return policy_.place_model(run);
-      case Stage::wrap_model:
-        return policy_.wrap_model(run);
-      case Stage::make_optimizers:
-        return policy_.make_optimizers(run);
-      case Stage::rebuild_optimizers:
-        return policy_.rebuild_optimizers(run);
-      case Stage::wrap_optimizers:
-        return policy_.wrap_optimizers(run);
-      case Stage::bind_schedulers:
-        return policy_.bind_schedulers(run);
-      case Stage::restore:
-        return policy_.restore(run);
-    }
-  }
+  void stage(Stage stage, RunContext& run) override { detail::call_hook_of(stage, policy_, run); }
   void before_forward(RunContext& run) override { policy_.before_forward(run); }
   void forward(RunContext& run, GuardedCall& call) override {
     [[maybe_unused]] const auto guard = policy_.forward_guard(run);

@@ -38,6 +38,7 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   if (options.gradient_clip) add("gradient_clip_limit", options.gradient_clip->limit);
   add("seed", options.seed);
   add("shuffle", options.shuffle);
+  add("drop_last", options.drop_last);
   add("limit_train_batches", options.limit_train_batches);
   add("limit_validation_batches", options.limit_validation_batches);
   add("sanity_validation_batches", options.sanity_validation_batches);

@@ -4,12 +4,14 @@
 #include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
 #include <dovetail/loop/check_loss.hpp>
+#include <dovetail/loop/evaluation_mode.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
-#include <dovetail/loop/padding.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
+#include <dovetail/precision/convert.hpp>
 
 #include <cmath>
+#include <optional>
 
 namespace dovetail {
 
@@ -60,7 +62,10 @@ class TrainingStep {
     step_.begin(run_.epoch, run_.steps_taken, samples);
     Forward forward(*this, batch);
     {
-      const RestingBatchNorms resting(*run_.module, samples == 0);
+      // A batch that only keeps its rank busy must leave no trace: in training mode batch norms would take the padding
+      // into their running statistics, and refuse to normalise a single row.
+      std::optional<EvaluationMode> resting;
+      if (samples == 0) resting.emplace(*run_.module, is_batch_norm);
       precision_.forward(run_, forward);
     }
     torch::Tensor loss = std::move(forward.loss);
@@ -179,6 +184,11 @@ class TrainingStep {
       run_.micro_batch = last;
       torch::NoGradGuard no_grad;
       reduce_and_agree();
+      for (std::size_t k = 0; k < run_.optimizers.size(); ++k)
+        if (overflowed(k))
+          throw Error(ExitCode::numeric, "gradients are not finite at step " + std::to_string(run_.steps_taken) +
+                                             " in an evaluation by " + run_.optimizers[k].type() +
+                                             ", which cannot skip it: lower its learning rate or use a line search.");
       const double rest = clip_and_cast();
       if (rest != 1.0) run_.gradients.for_each_flat([&](torch::Tensor& flat) { flat.div_(rest); });
       return torch::full({}, state_.loss, torch::kFloat64);
@@ -186,7 +196,7 @@ class TrainingStep {
     torch::NoGradGuard no_grad;
     strategy_.before_step(run_);
     precision_.before_step(run_);
-    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) run_.optimizers[k].base().step(evaluate);
+    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) run_.optimizers[k].step_with(evaluate);
     missing_.show(run_);
     kept_.clear();
     finish_step(true, false);
@@ -197,7 +207,7 @@ class TrainingStep {
       ++run_.steps_taken;
       precision_.after_step(run_);
       strategy_.after_step(run_);
-      run_.optimizers.steps_taken(run_.steps_taken);
+      run_.optimizers.advance_schedules();
     }
     if (run_.scaler) update_scaler(overflow);
     run_.gradients.zero();

@@ -45,9 +45,22 @@ class OptimizerEntry {
 
   /// Steps with gradients divided by `divisor`: in the kernel for ours, by a pass before for others.
   void step(double divisor) {
+    ++taken_;
     if (fused_) return fused_->step(divisor);
     if (divisor != 1) divide_gradients(divisor);
     optimizer_->step();
+  }
+
+  /// Lets the optimizer evaluate the loss as often as it likes.
+  void step_with(const torch::optim::Optimizer::LossClosure& closure) {
+    ++taken_;
+    optimizer_->step(closure);
+  }
+
+  /// Tells the schedule, if a step was taken since the last call.
+  void advance_schedule() {
+    if (schedule_ && taken_ != told_) schedule_->steps_taken(taken_);
+    told_ = taken_;
   }
 
   /// Puts the schedule to work, with the learning rates that the groups have now.
@@ -68,6 +81,7 @@ class OptimizerEntry {
   OptimizerTraits traits_;
   Binder binder_;
   std::unique_ptr<BoundSchedule> schedule_;
+  int64_t taken_ = 0, told_ = 0;  // steps, and how many of them the schedule knows
 };
 
 /// All optimizers of a run, in the order in which configure_optimizers gave them.
@@ -87,30 +101,19 @@ class OptimizerSet {
   OptimizerEntry& operator[](std::size_t k) { return entries_[k]; }
   const OptimizerEntry& operator[](std::size_t k) const { return entries_[k]; }
 
-  /// Steps all of them.
-  void step(double divisor = 1) {
-    for (OptimizerEntry& entry : entries_) entry.step(divisor);
-  }
-
   /// Groups or the layout of tensors changed: ours look everything up anew.
   void rebind() {
     for (OptimizerEntry& entry : entries_)
       if (entry.fused()) entry.fused()->rebind();
   }
 
-  /// As Optimizer::zero_grad, for all of them.
-  void zero_grad(bool set_to_none = true) {
-    for (OptimizerEntry& entry : entries_) entry.base().zero_grad(set_to_none);
-  }
-
   void bind_schedules() {
     for (OptimizerEntry& entry : entries_) entry.bind_schedule();
   }
 
-  /// To be called after each taken step with the number of steps taken so far, for schedules.
-  void steps_taken(int64_t steps) {
-    for (OptimizerEntry& entry : entries_)
-      if (entry.schedule()) entry.schedule()->steps_taken(steps);
+  /// To be called after each step that some of them took: a schedule counts the steps of its own optimizer.
+  void advance_schedules() {
+    for (OptimizerEntry& entry : entries_) entry.advance_schedule();
   }
 
   /// To be called after each epoch with the number of epochs so far.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/launch/error.hpp>
 #include <dovetail/precision/scaler_options.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <limits>
+#include <string>
 
 namespace dovetail {
 
@@ -18,10 +20,20 @@ class GradScaler {
   static constexpr double smallest_scale = 1.0 / 65536;
   static constexpr double largest_scale = 0x1p126;  ///< finite in fp32
 
-  explicit GradScaler(ScalerOptions options = {}) : options_(options), scale_(options.init) {}
+  /// @throws Error(arguments) for constants with which no scale works
+  explicit GradScaler(ScalerOptions options = {}) : options_(options), scale_(options.init) {
+    const auto require = [](bool holds, const char* what, double value) {
+      if (!holds)
+        throw Error(ExitCode::arguments,
+                    std::string("the loss scaler's ") + what + ", but it is " + std::to_string(value) + ".");
+    };
+    require(scale_ >= smallest_scale && scale_ <= largest_scale, "init must be a finite number from 2^-16 on", scale_);
+    require(options.growth >= 1 && std::isfinite(options.growth), "growth must be at least 1", options.growth);
+    require(options.backoff > 0 && options.backoff < 1, "backoff must be between 0 and 1", options.backoff);
+    require(options.interval >= 1, "interval must be at least 1 step", options.interval);
+  }
 
   double scale() const { return scale_; }
-  int64_t steps_since_change() const { return tracker_; }               ///< torch's growth tracker
   int64_t skipped_at_smallest() const { return skipped_at_smallest_; }  ///< in a row
 
   /// After each step: backs off if some gradient overflowed (the same answer on every rank), else grows when due.

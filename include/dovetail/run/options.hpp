@@ -18,6 +18,7 @@ struct TrainerOptions {
   std::optional<ClipOptions> gradient_clip{};  ///< clip_norm(x), clip_value(x)
   uint64_t seed = 1;                           ///< of weights, order of samples and each rank's random stream
   bool shuffle = true;                         ///< training samples in a new order each epoch
+  bool drop_last = false;                      ///< leave out an epoch's last batch where it is not full on every rank
   int64_t limit_train_batches = -1;            ///< micro-batches per epoch and rank; -1: all
   int64_t limit_validation_batches = -1;       ///< the same for validation
   int64_t sanity_validation_batches = 2;       ///< validation batches before the first step; 0: none
