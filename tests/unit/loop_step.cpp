@@ -2,6 +2,9 @@
 // One step: accumulation, clipping, loss scaling, losses that are none, parameters without gradient.
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <limits>
 
 #include "support/loop_run.hpp"
@@ -339,6 +342,50 @@ TEST_CASE("skipped steps are made up for: max_steps counts taken ones", "[loop]"
   CHECK(result.steps == 7);
   CHECK(script.steps == 14);
   CHECK(result.epochs == 3);
+}
+
+namespace {
+
+/// What `body` writes to stderr.
+std::string stderr_of(const std::function<void()>& body) {
+  std::FILE* const file = std::tmpfile();
+  std::fflush(stderr);
+  const int before = ::dup(2);
+  ::dup2(::fileno(file), 2);
+  body();
+  std::fflush(stderr);
+  ::dup2(before, 2);
+  ::close(before);
+  std::rewind(file);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("weights of a low format that stand still are noticed, once and by name", "[loop]") {
+  const auto train = [](Pair pair, double lr, int64_t steps) {
+    Setting setting = in_order(pair);
+    setting.options.max_epochs = 100;
+    setting.options.max_steps = steps;
+    Script script;
+    script.optimizer = maker<dovetail::SGD>(dovetail::SGDOptions{.lr = lr});
+    return stderr_of([&] { fit(setting, script); });
+  };
+  for (const Pair pair : {Pair::fp16_true, Pair::apex_o3}) {
+    const std::string name = pair == Pair::fp16_true ? "fp16-true" : "apex-o3";
+    const std::string said = train(pair, 1e-7, 110);  // the 10th and the 100th step are looked at
+    CHECK_THAT(said, Catch::Matchers::StartsWith("dovetail: warning: " + name +
+                                                 " loses updates: at step 10 100 % of the elements") &&
+                         Contains("in '") && Contains("' 100 %") &&
+                         Catch::Matchers::EndsWith("Use MasterWeights, or a mixed precision.\n"));
+    CHECK(said.find("warning") == said.rfind("warning"));
+    CHECK(train(pair, 1e-7, 9) == "");
+    CHECK(train(pair, 0.1, 20) == "");
+  }
+  CHECK(train(Pair::fp16_mixed, 1e-7, 20) == "");  // steps in fp32
 }
 
 TEST_CASE("constants with which no loss scaler works are refused", "[loop]") {

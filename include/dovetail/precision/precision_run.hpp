@@ -6,6 +6,7 @@
 #include <dovetail/precision/convert.hpp>
 #include <dovetail/precision/fp32.hpp>
 #include <dovetail/precision/fp64.hpp>
+#include <dovetail/precision/lost_updates.hpp>
 #include <dovetail/precision/master_weights.hpp>
 #include <dovetail/precision/masters.hpp>
 #include <dovetail/precision/mixed.hpp>
@@ -47,13 +48,24 @@ class PrecisionRun : public PrecisionBase {
 
   AutocastGuard forward_guard(PrecisionContext&) { return {device_, autocast_dtype_}; }
 
+  void before_step(PrecisionContext& run) {
+    if (stores_low(run)) lost_updates_.before_step(run);
+  }
+
   void after_step(PrecisionContext& run) {
+    if (stores_low(run)) lost_updates_.after_step(run);
     if (parts_.has_masters) masters_.publish(run);
   }
 
  private:
+  /// Are low-format weights stepped as they are?
+  bool stores_low(const PrecisionContext& run) const {
+    return parts_.casts_model && !parts_.has_masters && run.precision.storage < Format::fp32;
+  }
+
   PrecisionParts parts_;
   Masters masters_;
+  LostUpdates lost_updates_;
   c10::DeviceType device_ = c10::DeviceType::CPU;
   std::optional<torch::ScalarType> autocast_dtype_;
 };

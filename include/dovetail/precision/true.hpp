@@ -8,7 +8,8 @@
 namespace dovetail {
 
 /// Weights, activations and optimizer state in bf16; gradients are accumulated in fp32 and rounded for the step.
-/// Updates below 2^-9 of a weight are lost. `MasterWeights<BF16>` keeps them.
+/// Updates below 2^-9 of a weight are lost; a run that loses more than half of them says so once. `MasterWeights<BF16>`
+/// keeps them.
 struct BF16True final : PrecisionBase {
   static constexpr std::string_view name = "bf16-true";
   static constexpr PrecisionTraits traits{.compute = Format::bf16, .storage = Format::bf16, .accepts_closure = true};
