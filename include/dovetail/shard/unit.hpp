@@ -2,7 +2,8 @@
 #pragma once
 
 #include <dovetail/shard/gathers_low.hpp>
-#include <dovetail/shard/unit_nodes.hpp>
+#include <dovetail/shard/recompute.hpp>
+#include <dovetail/shard/unit_base.hpp>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -13,25 +14,6 @@
 #include <utility>
 
 namespace dovetail {
-
-/// What every unit derives from, whatever module it is of: a strategy finds units by walking the built model.
-class UnitBase {
- public:
-  UnitBase() = default;
-  UnitBase(const UnitBase&) {}  // a copy is another unit, which nobody runs yet
-  UnitBase& operator=(const UnitBase&) { return *this; }
-  virtual ~UnitBase() = default;
-
-  /// Puts a strategy behind the unit, or takes it away with null.
-  void attach(std::shared_ptr<UnitRuntime> runtime) { runtime_ = std::move(runtime); }
-  bool is_attached() const { return runtime_ != nullptr; }
-
-  /// `gathers_low` of the module that this is a unit of.
-  virtual bool gathers_low_itself() const = 0;
-
- protected:
-  std::shared_ptr<UnitRuntime> runtime_;
-};
 
 namespace detail {
 
@@ -67,7 +49,7 @@ class UnitCalls : public Impl, public UnitBase {
         [this, member]<class... A>(A&&... a) -> decltype((std::declval<Impl&>().*member)(std::forward<A>(a)...)) {
       return (static_cast<Impl&>(*this).*member)(std::forward<A>(a)...);
     };
-    if (!runtime_) return compute(std::forward<Args>(args)...);
+    if (!runtime_) return run(compute, std::forward<Args>(args)...);
     return pass(compute, std::forward<Args>(args)...);
   }
 
@@ -78,7 +60,7 @@ class UnitCalls : public Impl, public UnitBase {
         [this]<class... A>(A&&... a) -> decltype(std::declval<Impl&>().forward(std::forward<A>(a)...)) {
       return static_cast<Impl&>(*this).forward(std::forward<A>(a)...);
     };
-    if (!runtime_) return compute(std::forward<Args>(args)...);
+    if (!runtime_) return run(compute, std::forward<Args>(args)...);
     return pass(compute, std::forward<Args>(args)...);
   }
 
@@ -120,10 +102,37 @@ class UnitCalls : public Impl, public UnitBase {
   }
 
   template <class Compute, class... Args>
-  static decltype(auto) leave(UnitPass& pass, const Compute& compute, Args&&... args) {
+  decltype(auto) run(const Compute& compute, Args&&... args) {
+    using Result = std::remove_cv_t<std::invoke_result_t<const Compute&, Args...>>;
+    if constexpr (can_recompute<Result, std::remove_cvref_t<Args>...> &&
+                  std::is_invocable_v<const Compute&, std::remove_cvref_t<Args>...>) {
+      if (recomputes_ && torch::GradMode::is_enabled()) {
+        check_recomputes();
+        return recompute<Result>(compute, static_cast<Impl&>(*this), std::forward<Args>(args)...);
+      }
+    } else if (recomputes_ && torch::GradMode::is_enabled()) {
+      throw Error(ExitCode::user_code, "the unit '" + this->name() +
+                                           "' cannot recompute its activations: its arguments cannot be kept, or what "
+                                           "it returns hides its tensors.");
+    }
+    return compute(std::forward<Args>(args)...);
+  }
+
+  // Gathering goes by the passes of the forward; a second one of units further in is not among them.
+  void check_recomputes() {
+    if (!runtime_) return;
+    for (const auto& child : this->modules(/*include_self=*/false))
+      if (const auto* inner = dynamic_cast<const UnitBase*>(child.get()); inner && inner->is_attached())
+        throw Error(ExitCode::user_code, "the unit '" + this->name() +
+                                             "' recomputes its activations and has units inside: let those recompute "
+                                             "instead.");
+  }
+
+  template <class Compute, class... Args>
+  decltype(auto) leave(UnitPass& pass, const Compute& compute, Args&&... args) {
     using Result = std::invoke_result_t<const Compute&, Args...>;
     if constexpr (returns_tensors<Result>) {
-      std::remove_cv_t<Result> result = compute(std::forward<Args>(args)...);
+      std::remove_cv_t<Result> result = run(compute, std::forward<Args>(args)...);
       pass.route_outputs(result);
       return result;
     } else {
