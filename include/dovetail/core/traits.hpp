@@ -50,6 +50,7 @@ struct PrecisionTraits {
   Scaler scaler = Scaler::none;
   Format compute = Format::fp32;  ///< the format most operators of the forward compute in
   Format storage = Format::fp32;  ///< the format the model's weights are kept in
+  bool keeps_masters = false;     ///< the optimizer steps fp32 masters of weights that are kept in a lower format
   bool accepts_closure = false;
   bool resumable = true;
   Edges order{};

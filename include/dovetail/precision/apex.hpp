@@ -48,7 +48,8 @@ struct Apex final : PrecisionBase {
                                           .wraps_full_parameters = true,
                                           .scaler = scales_loss ? Scaler::local : Scaler::none,
                                           .compute = std::is_same_v<L, O0> ? Format::fp32 : Format::fp16,
-                                          .storage = casts_model ? Format::fp16 : Format::fp32};
+                                          .storage = casts_model ? Format::fp16 : Format::fp32,
+                                          .keeps_masters = std::is_same_v<L, O2>};
 
   using Options = std::conditional_t<scales_loss, ScalerOptions, NoOptions>;
   Options options{};

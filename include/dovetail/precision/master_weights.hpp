@@ -21,7 +21,8 @@ struct MasterWeights final : PrecisionBase {
   static constexpr PrecisionTraits traits{.wraps_optimizers = true,
                                           .scaler = scales_loss ? Scaler::collective : Scaler::none,
                                           .compute = scales_loss ? Format::fp16 : Format::bf16,
-                                          .storage = scales_loss ? Format::fp16 : Format::bf16};
+                                          .storage = scales_loss ? Format::fp16 : Format::bf16,
+                                          .keeps_masters = true};
 
   using Options = std::conditional_t<scales_loss, ScalerOptions, NoOptions>;
   Options options{};

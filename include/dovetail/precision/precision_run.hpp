@@ -20,7 +20,6 @@ struct PrecisionParts {
   bool autocasts = false;          ///< the forward runs under autocast to the compute format
   bool casts_model = false;        ///< weights and inputs are cast to the storage format
   bool spares_batch_norm = false;  ///< batch norms keep fp32 when the model is cast
-  bool has_masters = false;        ///< the optimizer steps fp32 masters
   std::optional<ScalerOptions> scaler{};
 };
 
@@ -38,12 +37,12 @@ class PrecisionRun : public PrecisionBase {
 
   void convert_model(PrecisionContext& run) {
     if (!parts_.casts_model) return;
-    if (parts_.has_masters) masters_.remember(run);
+    if (run.precision.keeps_masters) masters_.remember(run);
     dovetail::convert_model(*run.module, dtype_of(run.precision.storage), parts_.spares_batch_norm);
   }
 
   void wrap_optimizers(PrecisionContext& run) {
-    if (parts_.has_masters) masters_.wrap(run);
+    if (run.precision.keeps_masters) masters_.wrap(run);
   }
 
   AutocastGuard forward_guard(PrecisionContext&) { return {device_, autocast_dtype_}; }
@@ -54,13 +53,13 @@ class PrecisionRun : public PrecisionBase {
 
   void after_step(PrecisionContext& run) {
     if (stores_low(run)) lost_updates_.after_step(run);
-    if (parts_.has_masters) masters_.publish(run);
+    if (run.precision.keeps_masters) masters_.publish();
   }
 
  private:
   /// Are low-format weights stepped as they are?
   bool stores_low(const PrecisionContext& run) const {
-    return parts_.casts_model && !parts_.has_masters && run.precision.storage < Format::fp32;
+    return parts_.casts_model && !run.precision.keeps_masters && run.precision.storage < Format::fp32;
   }
 
   PrecisionParts parts_;
@@ -86,7 +85,7 @@ struct PrecisionRunOf : PrecisionRun {
 
   template <class Format>
   static PrecisionParts parts_of(const MasterWeights<Format>& policy) {
-    PrecisionParts parts{.casts_model = true, .has_masters = true};
+    PrecisionParts parts{.casts_model = true};
     if constexpr (MasterWeights<Format>::scales_loss) parts.scaler = policy.options;
     return parts;
   }
@@ -95,8 +94,7 @@ struct PrecisionRunOf : PrecisionRun {
   static PrecisionParts parts_of(const Apex<Level>& policy) {
     PrecisionParts parts{.autocasts = std::is_same_v<Level, O1>,
                          .casts_model = Apex<Level>::casts_model,
-                         .spares_batch_norm = std::is_same_v<Level, O2>,
-                         .has_masters = std::is_same_v<Level, O2>};
+                         .spares_batch_norm = std::is_same_v<Level, O2>};
     if constexpr (Apex<Level>::scales_loss) parts.scaler = policy.options;
     return parts;
   }
