@@ -25,7 +25,7 @@ void one_pair() {
     hana::for_each(setup_plan<S, P>,
                    [&](auto stage) { order.append(order.empty() ? "" : " -> ").append(name_of(stage())); });
     check::contains(text, "set-up     " + order + "\n");
-    check::that(std::count(text.begin(), text.end(), '\n') == 4, "four lines");
+    check::that(std::count(text.begin(), text.end(), '\n') == 5, "five lines");
   }
 }
 
@@ -33,6 +33,18 @@ template <class... Pairs>
 void every_pair(PairList<Pairs...>) {
   (one_pair<typename Pairs::Strategy, typename Pairs::Precision>(), ...);
 }
+
+/// Bytes per parameter of a pair, in hundredths.
+template <class S, class P>
+constexpr int state(int ranks) {
+  return static_cast<int>(model_state(S::traits, P::traits, ranks).total() * 100 + 0.5);
+}
+static_assert(state<SingleDevice, FP32>(1) == 1600 && state<DDP, FP32>(4) == 1600 && state<DDP, FP64>(2) == 3200);
+static_assert(state<Sharded<1>, FP32>(4) == 1000 && state<Sharded<2>, FP32>(4) == 700 && state<FSDP, FP32>(4) == 400);
+static_assert(state<Sharded<1>, BF16Mixed>(3) == 1067 && state<FSDP, FP16Mixed>(2) == 800);
+static_assert(state<DDP, MasterWeights<BF16>>(2) == 1800 && state<FSDP, MasterWeights<FP16>>(2) == 900);
+static_assert(state<DDP, Apex<O2>>(2) == 1800 && state<DDP, Apex<O1>>(2) == 1600);
+static_assert(state<DDP, BF16True>(2) == 1200 && state<DDP, Apex<O3>>(2) == 1200);
 
 }  // namespace
 
@@ -44,7 +56,8 @@ int main() {
                   "rank)\n"
                   "set-up     environment -> build_model -> convert_model -> place_model -> make_optimizers -> "
                   "wrap_optimizers -> wrap_model -> bind_schedulers -> restore\n"
-                  "batch      32 per rank x 1 accumulated x 1 rank = 32 samples per step\n",
+                  "batch      32 per rank x 1 accumulated x 1 rank = 32 samples per step\n"
+                  "memory     18 bytes per parameter on each rank with Adam: weights 2, gradients 4, optimizer 12\n",
               "the whole text of DDP with Apex O2");
   std::puts("the plan of 48 pairs in words");
   return check::summary("describe");

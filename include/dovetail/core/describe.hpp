@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <dovetail/core/memory_plan.hpp>
 #include <dovetail/core/setup_graph.hpp>
 #include <string>
 #include <string_view>
@@ -60,6 +61,18 @@ inline std::string_view words(Scaler scaler) {
   return {};
 }
 
+/// With two decimals, or fewer: "16", "10.67".
+inline std::string decimal(double value) {
+  const auto hundredths = static_cast<std::int64_t>(value * 100 + 0.5);
+  std::string text = std::to_string(hundredths / 100);
+  if (hundredths % 100 != 0) {
+    text += '.';
+    text += static_cast<char>('0' + hundredths % 100 / 10);
+    if (hundredths % 10 != 0) text += static_cast<char>('0' + hundredths % 10);
+  }
+  return text;
+}
+
 inline std::string describe(std::string_view strategy_name, const StrategyTraits& strategy,
                             std::string_view precision_name, const PrecisionTraits& precision, const SetupOrder& order,
                             const BatchPlan& batch) {
@@ -69,20 +82,23 @@ inline std::string describe(std::string_view strategy_name, const StrategyTraits
 
   add("strategy   ", strategy_name, " (", words(strategy.shards), ")\n");
   add("precision  ", precision_name, " (computes in ", words(precision.compute), ", keeps weights in ",
-      words(precision.storage), precision.wraps_optimizers ? ", wraps optimizers, " : ", ",
-      words(precision.scaler), ")\n");
+      words(precision.storage), precision.wraps_optimizers ? ", wraps optimizers, " : ", ", words(precision.scaler),
+      ")\n");
   add("set-up     ");
   for (const Stage* stage = order.begin(); stage != order.end(); ++stage)
     add(stage == order.begin() ? "" : " -> ", name_of(*stage));
   add("\nbatch      ", number(batch.batch_size), " per rank x ", number(batch.accumulate), " accumulated x ",
       number(batch.ranks), batch.ranks == 1 ? " rank = " : " ranks = ", number(batch.global()), " samples per step\n");
+  const ModelState state = model_state(strategy, precision, static_cast<int>(batch.ranks));
+  add("memory     ", decimal(state.total()), " bytes per parameter on each rank with Adam: weights ",
+      decimal(state.weights), ", gradients ", decimal(state.gradients), ", optimizer ", decimal(state.optimizer), "\n");
   return text;
 }
 
 }  // namespace detail
 
-/// The plan of a compatible pair in words, from the same constants that run it: policies, order of set-up, and batch
-/// arithmetic. Four lines, each ending in a newline.
+/// The plan of a compatible pair in words, from the same constants that run it: policies, order of set-up, batch
+/// arithmetic and the memory of the model state. Five lines, each ending in a newline.
 template <class Strategy, class Precision>
 std::string describe(const BatchPlan& batch = {}) {
   return detail::describe(Strategy::name, Strategy::traits, Precision::name, Precision::traits,

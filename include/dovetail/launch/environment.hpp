@@ -15,7 +15,7 @@ namespace dovetail {
 
 /// How the ranks of a run find each other.
 struct Rendezvous {
-  enum class Kind { none, file, tcp };
+  enum class Kind { none, file, tcp, recorded };  ///< recorded: nobody else is there, see testing/recorded_rank.hpp
 
   Kind kind = Kind::none;
   std::string file = {};     ///< Kind::file: a path that every rank can open
