@@ -161,25 +161,30 @@ class Emulation {
     }
   }
 
-  void step_one(std::size_t i, Tensor gradient, double divisor) {
-    std::optional<Tensor> inside;
-    if (gradient.scalar_type() == torch::kFloat64)
-      gradient = gradient / divisor;  // more digits than the kernel's fp32 divisor has
-    else if (divisor != 1)
-      inside = torch::full({1}, divisor, torch::kFloat32);
-    std::vector<Tensor> parameters{masters_[i]}, gradients{gradient}, none;
+  /// The formulas of the papers, an operation on tensors at a time: in fp32, for fp64 weights in fp64; what is stored
+  /// is rounded to the weights' format.
+  void step_one(std::size_t i, const Tensor& gradient, double divisor) {
+    Tensor& weight = masters_[i];
+    const auto format = weight.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+    const Tensor w = weight.to(format);
+    Tensor g = gradient.to(format) * (1 / divisor);
     auto& state = state_[i];
     const bool fresh = state.empty();
-    if (fresh) state = {torch::zeros_like(masters_[i]), torch::zeros_like(masters_[i]), torch::zeros({1})};
-    std::vector<Tensor> first{state[0]}, second{state[1]}, steps{state[2].add_(1)};
-    if (setting_.optimizer == OptimizerKind::adam)
-      at::_fused_adam_(parameters, gradients, first, second, none, steps, adam_rate, 0.9, 0.999, 0, adam_eps, false,
-                       false, inside, {});
-    else if (setting_.optimizer == OptimizerKind::momentum)
-      at::_fused_sgd_(parameters, gradients, first, weight_decay, momentum, learning_rate, 0, false, false, fresh,
-                      inside, {});
-    else
-      at::_fused_sgd_(parameters, gradients, none, weight_decay, 0, learning_rate, 0, false, false, fresh, inside, {});
+    if (fresh) state = {torch::zeros_like(weight), torch::zeros_like(weight)};
+    if (setting_.optimizer == OptimizerKind::adam) {
+      const Tensor first = state[0].to(format) * 0.9 + g * 0.1, second = state[1].to(format) * 0.999 + g * g * 0.001;
+      const double taken = double(outcome_.steps), bias1 = 1 - std::pow(0.9, taken), bias2 = 1 - std::pow(0.999, taken);
+      state[0].copy_(first);
+      state[1].copy_(second);
+      weight.copy_(w - first / bias1 * adam_rate / ((second / bias2).sqrt() + adam_eps));
+      return;
+    }
+    g = g + w * weight_decay;
+    if (setting_.optimizer == OptimizerKind::momentum) {
+      if (!fresh) g = state[0].to(format) * momentum + g;
+      state[0].copy_(g);
+    }
+    weight.copy_(w - g * learning_rate);
   }
 
   /// Between forwards the model has rank 0's; each rank's forward sees and changes its own.

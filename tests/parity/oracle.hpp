@@ -4,8 +4,6 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_sgd.h>
 
 #include <algorithm>
 #include <cmath>

@@ -5,6 +5,8 @@
 
 #include <dovetail/core/traits.hpp>
 #include <dovetail/optim/fused.hpp>
+#include <dovetail/optim/update.hpp>
+#include <dovetail/optim/update_elsewhere.hpp>
 
 namespace dovetail {
 
@@ -18,7 +20,7 @@ struct AdagradOptions {
   bool maximize = false;
 };
 
-/// Adagrad (Duchi, Hazan and Singer, JMLR 2011) over the fused kernel.
+/// Adagrad (Duchi, Hazan and Singer, JMLR 2011).
 class Adagrad final : public FusedOptimizer {
  public:
   using Options = AdagradOptions;
@@ -28,11 +30,20 @@ class Adagrad final : public FusedOptimizer {
                        std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
 
  protected:
-  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
-            const std::optional<torch::Tensor>& divisor) const override {
+  void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
     const Options& with = value(options);
-    at::_fused_adagrad_(bucket.params, bucket.grads, bucket.states[0], bucket.counters, with.lr, with.lr_decay,
-                        with.weight_decay, with.eps, with.maximize, divisor, detail::no_tensor());
+    if (bucket.on_cpu())
+      return detail::update_on_cpu(detail::AdagradStep{.scale = (with.maximize ? -1 : 1) / divisor,
+                                                       .lr = with.lr,
+                                                       .lr_decay = with.lr_decay,
+                                                       .weight_decay = with.weight_decay,
+                                                       .eps = with.eps,
+                                                       .step = bucket.step()},
+                                   bucket);
+    detail::update_elsewhere(bucket, divisor, [&](const detail::FusedArguments& its) {
+      at::_fused_adagrad_(bucket.params, bucket.grads, bucket.states[0], its.counters, with.lr, with.lr_decay,
+                          with.weight_decay, with.eps, with.maximize, its.divisor, its.found_inf);
+    });
   }
 
   std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const override {

@@ -18,7 +18,7 @@ struct AdamOptions {
   bool maximize = false;
 };
 
-/// Adam (Kingma and Ba, ICLR 2015; amsgrad: Reddi et al., ICLR 2018) over the fused kernel. Written as AdamW is.
+/// Adam (Kingma and Ba, ICLR 2015; amsgrad: Reddi et al., ICLR 2018). Written as AdamW is.
 class Adam final : public detail::AdamFamily<AdamOptions> {
  public:
   using Options = AdamOptions;
@@ -26,9 +26,9 @@ class Adam final : public detail::AdamFamily<AdamOptions> {
   explicit Adam(std::vector<ParameterGroup<Options>> groups) : AdamFamily("Adam", std::move(groups)) {}
 
  protected:
-  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
-            const std::optional<torch::Tensor>& divisor) const override {
-    call_kernel([](auto&&... arguments) { at::_fused_adam_(arguments...); }, options, bucket, divisor);
+  void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
+    update_by(
+        false, [](auto&&... arguments) { at::_fused_adam_(arguments...); }, options, bucket, divisor);
   }
 };
 

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <dovetail/optim/fused.hpp>
+#include <dovetail/optim/update.hpp>
+#include <dovetail/optim/update_elsewhere.hpp>
 
 #include <array>
 
 namespace dovetail::detail {
 
-/// What Adam and AdamW share: two moments, with amsgrad a third tensor, a step count, and the kernels' list of
-/// arguments.
+/// What Adam and AdamW share: two moments, with amsgrad a third tensor, a step count, and all of the update but what
+/// the weight decay acts on.
 template <class Options>
 class AdamFamily : public FusedOptimizer {
  protected:
@@ -16,14 +18,29 @@ class AdamFamily : public FusedOptimizer {
       : FusedOptimizer(name, held(checked(name, std::move(groups))),
                        std::make_unique<HeldOptions<Options>>(Options{})) {}
 
+  /// @param decoupled  the weight decay shrinks the parameter, instead of being added to the gradient
+  /// @param kernel     LibTorch's, for other devices than the CPU
   template <class Kernel>
-  static void call_kernel(Kernel&& kernel, const torch::optim::OptimizerOptions& options, Bucket& bucket,
-                          const std::optional<torch::Tensor>& divisor) {
+  static void update_by(bool decoupled, Kernel&& kernel, const torch::optim::OptimizerOptions& options, Bucket& bucket,
+                        double divisor) {
     const Options& with = value(options);
+    if (bucket.on_cpu())
+      return update_on_cpu(AdamStep{.scale = (with.maximize ? -1 : 1) / divisor,
+                                    .lr = with.lr,
+                                    .beta1 = with.betas[0],
+                                    .beta2 = with.betas[1],
+                                    .eps = with.eps,
+                                    .weight_decay = with.weight_decay,
+                                    .decoupled = decoupled,
+                                    .amsgrad = with.amsgrad,
+                                    .step = bucket.step()},
+                           bucket);
     const at::TensorList largest = with.amsgrad ? at::TensorList(bucket.states[2]) : at::TensorList();
-    kernel(at::TensorList(bucket.params), at::TensorList(bucket.grads), at::TensorList(bucket.states[0]),
-           at::TensorList(bucket.states[1]), largest, at::TensorList(bucket.counters), with.lr, with.betas[0],
-           with.betas[1], with.weight_decay, with.eps, with.amsgrad, with.maximize, divisor, no_tensor());
+    update_elsewhere(bucket, divisor, [&](const FusedArguments& its) {
+      kernel(at::TensorList(bucket.params), at::TensorList(bucket.grads), at::TensorList(bucket.states[0]),
+             at::TensorList(bucket.states[1]), largest, at::TensorList(its.counters), with.lr, with.betas[0],
+             with.betas[1], with.weight_decay, with.eps, with.amsgrad, with.maximize, its.divisor, its.found_inf);
+    });
   }
 
   std::vector<StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const override {

@@ -18,7 +18,7 @@ struct AdamWOptions {
   bool maximize = false;
 };
 
-/// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019) over the fused kernel.
+/// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019).
 ///
 ///     dt::AdamW(p, {.lr = 1e-3, .weight_decay = 1e-2})
 ///     dt::AdamW({{p.where(decays), {.weight_decay = 0.1}}, {p.where_not(decays), {.weight_decay = 0}}})
@@ -29,9 +29,9 @@ class AdamW final : public detail::AdamFamily<AdamWOptions> {
   explicit AdamW(std::vector<ParameterGroup<Options>> groups) : AdamFamily("AdamW", std::move(groups)) {}
 
  protected:
-  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
-            const std::optional<torch::Tensor>& divisor) const override {
-    call_kernel([](auto&&... arguments) { at::_fused_adamw_(arguments...); }, options, bucket, divisor);
+  void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
+    update_by(
+        true, [](auto&&... arguments) { at::_fused_adamw_(arguments...); }, options, bucket, divisor);
   }
 };
 

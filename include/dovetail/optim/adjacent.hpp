@@ -11,12 +11,13 @@
 
 namespace dovetail {
 
-/// Parameters whose elements follow one another in one storage, and whose gradients do so in theirs: one tensor for a
-/// kernel.
+/// Parameters whose elements follow one another in one storage, and whose gradients (and rounded copies, where there
+/// are such) do so in theirs: one tensor for a kernel.
 struct Run {
   torch::Tensor param;  ///< of one member: that tensor, or its 1-D view where its layout is not the usual one; else a
                         ///< 1-D view over all
   torch::Tensor grad;   ///< likewise, the same elements in the same order
+  torch::Tensor low;    ///< likewise; undefined where no rounded copies were given
   std::vector<std::size_t> members;  ///< positions in the lists that were given, in memory order
 };
 
@@ -102,14 +103,16 @@ inline bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   return true;
 }
 
-/// Finds the longest runs of parameters that are adjacent in storage together with their gradients, whatever the order
-/// of the lists (a flat home is often laid out in backward order). Tensors must be dense, and each pair of the same
-/// layout; tensors without elements belong to no run. The two lists may differ in dtype. The views share storage and
-/// keep it alive.
+/// Finds the longest runs of parameters that are adjacent in storage together with their gradients and, if given, their
+/// rounded copies, whatever the order of the lists (a flat home is often laid out in backward order). Tensors must be
+/// dense, and those of one parameter of the same layout; tensors without elements belong to no run. The lists may
+/// differ in dtype. The views share storage and keep it alive.
 inline std::vector<Run> merge_adjacent(const std::vector<torch::Tensor>& params,
-                                       const std::vector<torch::Tensor>& grads) {
+                                       const std::vector<torch::Tensor>& grads,
+                                       const std::vector<torch::Tensor>& lows = {}) {
   const auto neighbours = [&](std::size_t a, std::size_t b) {
-    return detail::follows(params[a], params[b]) && detail::follows(grads[a], grads[b]);
+    return detail::follows(params[a], params[b]) && detail::follows(grads[a], grads[b]) &&
+           (lows.empty() || detail::follows(lows[a], lows[b]));
   };
   std::vector<Run> runs;
   for (auto& members : detail::stretches(params, neighbours)) {
@@ -118,7 +121,8 @@ inline std::vector<Run> merge_adjacent(const std::vector<torch::Tensor>& params,
       param = detail::flat_view(param, param.numel());
       grad = detail::flat_view(grad, grad.numel());
     }
-    runs.push_back({std::move(param), std::move(grad), std::move(members)});
+    torch::Tensor low = lows.empty() ? torch::Tensor() : detail::joined(lows, members);
+    runs.push_back({std::move(param), std::move(grad), std::move(low), std::move(members)});
   }
   return runs;
 }

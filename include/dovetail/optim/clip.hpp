@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/Dispatch.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <dovetail/optim/adjacent.hpp>
+#include <dovetail/optim/kernel_norm.hpp>
+#include <dovetail/optim/kernel_tensors.hpp>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace dovetail {
@@ -40,30 +42,27 @@ inline double clip_coefficient(double norm, double limit) {
 
 namespace detail {
 
-/// Squares are added up in double, in several sums that do not wait for one another.
-template <class Scalar>
-double squared_norm_loop(const Scalar* x, int64_t count) {
-  constexpr int64_t lanes = 8;
-  double sums[lanes] = {};
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes)
-    for (int64_t lane = 0; lane < lanes; ++lane) sums[lane] += double(x[i + lane]) * double(x[i + lane]);
-  for (; i < count; ++i) sums[0] += double(x[i]) * double(x[i]);
-  double total = 0;
-  for (double sum : sums) total += sum;
-  return total;
-}
-
+/// Sums of blocks of norm_block elements, by several threads, added up one after the other.
 inline double squared_norm_on_cpu(const torch::Tensor& dense) {
-  return AT_DISPATCH_FLOATING_TYPES_AND2(torch::kBFloat16, torch::kHalf, dense.scalar_type(), "squared_norm", [&] {
-    return squared_norm_loop(dense.const_data_ptr<scalar_t>(), dense.numel());
+  const Cpu cpu = this_cpu();
+  const Format format = format_of(dense.scalar_type());
+  const auto* data = const_bytes_of(dense);
+  const int64_t count = dense.numel();
+  const auto block = [&](int64_t b) {
+    const int64_t first = b * norm_block;
+    return squared_norm_of_block(cpu, format, data + first * size_of(format), std::min(norm_block, count - first));
+  };
+  if (count <= norm_block) return block(0);
+  std::vector<double> sums(std::size_t((count + norm_block - 1) / norm_block));
+  share_out(int64_t(sums.size()), [&](int64_t first, int64_t last) {
+    for (int64_t b = first; b < last; ++b) sums[std::size_t(b)] = block(b);
   });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-/// By LibTorch's kernel, which knows wider vector instructions, threads and other devices. It adds in fp32, so it is
-/// given rows of a few thousand elements, and their norms are squared and added up in double. A row belongs to one
-/// thread: the number of threads changes nothing.
-inline double squared_norm_by_rows(const torch::Tensor& flat) {
+/// On other devices LibTorch's kernel adds in fp32, so it is given rows of a few thousand elements, and their norms are
+/// squared and added up in double.
+inline double squared_norm_elsewhere(const torch::Tensor& flat) {
   constexpr int64_t row = 4096;
   const int64_t whole = flat.numel() / row * row;
   const auto acc = flat.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
@@ -78,20 +77,14 @@ inline double squared_norm_by_rows(const torch::Tensor& flat) {
 
 }  // namespace detail
 
-/// Sum of the squares of all elements, accumulated in double. Not finite exactly if some element is not (in fp64: or
-/// its square overflows). Makes no temporary of the tensor's size, for tensors that are dense. The same bits for any
-/// number of threads.
+/// Sum of the squares of all elements, accumulated in double, in one pass. On the CPU not finite exactly if some
+/// element is not (in fp64: or its square overflows); on other devices squares of fp32 overflow as well. Makes no
+/// temporary of the tensor's size, for tensors that are dense. The same bits for any number of threads.
 inline double squared_norm(const torch::Tensor& gradient) {
-  constexpr int64_t worth_a_kernel = 16384;
   torch::NoGradGuard no_grad;
   if (!is_dense(gradient)) return squared_norm(gradient.contiguous());
-  if (gradient.is_cpu() && (gradient.numel() < worth_a_kernel || gradient.scalar_type() != torch::kFloat32))
-    return detail::squared_norm_on_cpu(gradient);
-  const torch::Tensor flat = detail::flat_view(gradient, gradient.numel());
-  if (!flat.is_cpu()) return detail::squared_norm_by_rows(flat);
-  const double total = detail::squared_norm_by_rows(flat);
-  return std::isfinite(total) ? total
-                              : detail::squared_norm_on_cpu(flat);  // a square of 1e20 is too large for fp32 only
+  if (gradient.is_cpu()) return detail::squared_norm_on_cpu(gradient);
+  return detail::squared_norm_elsewhere(detail::flat_view(gradient, gradient.numel()));
 }
 
 /// The same over several tensors. For few, large ones: see merge_adjacent.

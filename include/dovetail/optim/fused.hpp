@@ -27,15 +27,19 @@ struct ParameterState {
   int64_t steps = 0;                                           ///< taken with this parameter
 };
 
-/// An optimizer over LibTorch's fused kernels: AdamW, Adam, SGD, Adagrad. It is a torch::optim::Optimizer, so
+/// An optimizer whose update is one pass over memory: AdamW, Adam, SGD, Adagrad. It is a torch::optim::Optimizer, so
 /// LibTorch's schedulers work on it; options are read at every step.
+///
+/// On the CPU the kernels are our own: an element's bits do not depend on where it lies, on what lies beside it, or on
+/// the number of threads. On other devices they are LibTorch's fused ones.
 ///
 /// Parameters whose data and gradients are adjacent in storage are stepped as one tensor. What was found is kept from
 /// step to step: gradients that autograd makes anew are taken up without a search, views of a flat home are known by
 /// their identity.
 ///
 /// A parameter without gradient is left alone and its step count stays, as in LibTorch. Parameters may be fp32, fp64,
-/// bf16 or fp16, their gradients likewise; state has the parameter's dtype.
+/// bf16 or fp16; state has the parameter's dtype, and so have gradients, which on the CPU may also be bf16 or fp16
+/// under an fp32 parameter. Computed is in fp64 for fp64 parameters, else in fp32, with one rounding per stored number.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
   /// As LibTorch's: evaluates the closure if there is one, steps, returns the closure's loss.
@@ -49,14 +53,13 @@ class FusedOptimizer : public torch::optim::Optimizer {
     return loss;
   }
 
-  /// Steps with every gradient divided by `divisor`, inside the kernel (no pass of its own) and written back. Throws
-  /// Error{user_code} for a parameter or gradient that the kernel would misread.
+  /// Steps with every gradient divided by `divisor`, inside the kernel: no pass of its own. On the CPU gradients stay
+  /// as they are. Throws Error{user_code} for a parameter or gradient that the kernel would misread.
   void step(double divisor) {
     if (!bound_ || !refresh()) bind();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (detail::Bucket& bucket : buckets_) {
-      bucket.count_step();
-      call(std::as_const(param_groups_)[bucket.group].options(), bucket, bucket.divisor_tensor(divisor));
+      update(std::as_const(param_groups_)[bucket.group].options(), bucket, divisor);
       bucket.release();
     }
   }
@@ -79,6 +82,22 @@ class FusedOptimizer : public torch::optim::Optimizer {
         }
     throw Error(ExitCode::user_code, std::string(name()) + " cannot replace a tensor of shape " +
                                          detail::text(held.sizes()) + " that it does not hold.");
+  }
+
+  /// From now on each step of `master`, an fp32 parameter, also rounds it into `low`, of bf16 or fp16 and the same
+  /// sizes and strides, in the same pass. Throws Error{user_code} for other tensors.
+  void publish_into(const torch::Tensor& master, const torch::Tensor& low) {
+    if (master.scalar_type() != torch::kFloat32 || !detail::is_low(low.scalar_type()) ||
+        low.device() != master.device() || !is_dense(low) || !same_layout(master, low))
+      throw Error(ExitCode::user_code, std::string(name()) + " cannot round a tensor of shape " +
+                                           detail::text(master.sizes()) + " into one of shape " +
+                                           detail::text(low.sizes()) +
+                                           ": it goes from fp32 to bf16 or fp16, with equal sizes and strides.");
+    settle();
+    bound_ = false;
+    detail::ParameterRecord& record = records_[master.unsafeGetTensorImpl()];
+    record.param = master;
+    record.low = low;
   }
 
   /// The state of a parameter; empty before its first step.
@@ -109,7 +128,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
     return runs;
   }
 
-  /// How many kernel calls the last step took: one per group, dtype, device and step count.
+  /// How many kernel calls the last step took: one per group, step count, device and set of dtypes.
   [[nodiscard]] std::size_t calls() const { return buckets_.size(); }
 
  protected:
@@ -124,9 +143,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
     }
   }
 
-  /// Calls the kernel.
-  virtual void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
-                    const std::optional<torch::Tensor>& divisor) const = 0;
+  /// Updates every run of the bucket, with gradients divided by `divisor`.
+  virtual void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const = 0;
 
   /// The state that these options need.
   virtual std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const = 0;
@@ -142,7 +160,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
  private:
   using Records = std::unordered_map<c10::TensorImpl*, detail::ParameterRecord>;
-  using Key = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex, int64_t, bool>;
+  // Dtypes of parameter, gradient and rounded copy; device; steps taken; none before.
+  using Key = std::tuple<torch::ScalarType, torch::ScalarType, torch::ScalarType, c10::Device, int64_t, bool>;
 
   std::size_t group_of(const torch::Tensor& param) const {
     for (std::size_t g = 0; g < param_groups_.size(); ++g)
@@ -156,6 +175,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
     if (auto record = records_.extract(from.unsafeGetTensorImpl())) {
       record.key() = to.unsafeGetTensorImpl();
       record.mapped().param = to;
+      record.mapped().low.reset();
       if (to.numel() != from.numel()) record.mapped().state.clear();
       records_.insert(std::move(record));
     }
@@ -226,8 +246,12 @@ class FusedOptimizer : public torch::optim::Optimizer {
       }
       if (!record.state.empty() && record.state.front().numel() != param.numel()) record.state.clear();
       const bool fresh = starts_apart() && record.state.empty();
-      const Key key{param.scalar_type(), param.device().type(), param.device().index(),
-                    counts_steps() ? record.steps : 0, fresh};
+      const Key key{param.scalar_type(),
+                    detail::gradient_of(id).scalar_type(),
+                    record.low.defined() ? record.low.scalar_type() : torch::ScalarType::Undefined,
+                    param.device(),
+                    counts_steps() ? record.steps : 0,
+                    fresh};
       auto at = std::find_if(buckets.begin(), buckets.end(), [&](const auto& entry) { return entry.first == key; });
       if (at == buckets.end()) at = buckets.insert(at, {key, detail::Bucket(g, fresh)});
       at->second.add(record);

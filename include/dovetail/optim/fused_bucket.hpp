@@ -6,7 +6,6 @@
 
 #include <dovetail/optim/adjacent.hpp>
 
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,15 +22,10 @@ struct StateSpec {
 /// slices of what the kernel is given; so they stay right when runs are cut anew.
 struct ParameterRecord {
   torch::Tensor param;
+  torch::Tensor low;  ///< what the parameter is rounded into at every step; undefined: nothing
   std::vector<torch::Tensor> state;
   int64_t steps = 0;
 };
-
-/// No tensor. The kernels' `found_inf` is always this: whether to step is decided before they are called.
-inline const std::optional<torch::Tensor>& no_tensor() {
-  static const std::optional<torch::Tensor> none;
-  return none;
-}
 
 /// The gradient without the checks that `Tensor::grad` does for tensors that are no leaves.
 inline const torch::Tensor& gradient_of(const c10::TensorImpl* param) {
@@ -40,27 +34,36 @@ inline const torch::Tensor& gradient_of(const c10::TensorImpl* param) {
   return meta ? meta->grad_ : none;
 }
 
-/// May the fused kernel read `grad` as it lies, element by element along `param`?
-inline bool reads_along(const torch::Tensor& param, const torch::Tensor& grad) {
-  return grad.layout() == torch::kStrided && grad.scalar_type() == param.scalar_type() &&
-         grad.device() == param.device() && same_layout(param, grad);
+inline bool is_low(torch::ScalarType dtype) {
+  return dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
+
+/// Can the kernels step `param` with gradients of this dtype?
+inline bool reads(const torch::Tensor& param, torch::ScalarType grad) {
+  return grad == param.scalar_type() || (param.is_cpu() && param.scalar_type() == torch::kFloat32 && is_low(grad));
+}
+
+/// May the kernel read `grad` as it lies, element by element along `param`?
+inline bool reads_along(const torch::Tensor& param, const torch::Tensor& grad, torch::ScalarType dtype) {
+  return grad.layout() == torch::kStrided && grad.scalar_type() == dtype && grad.device() == param.device() &&
+         same_layout(param, grad);
 }
 
 /// The same by a few comparisons of what tensors carry with them, for every step: yes, or look closer.
-inline bool surely_reads_along(const c10::TensorImpl& param, const c10::TensorImpl& grad) {
-  return grad.key_set() == param.key_set() && grad.dtype() == param.dtype() && grad.numel() == param.numel() &&
+inline bool surely_reads_along(const c10::TensorImpl& param, const c10::TensorImpl& grad, caffe2::TypeMeta dtype) {
+  return grad.key_set() == param.key_set() && grad.dtype() == dtype && grad.numel() == param.numel() &&
          grad.is_contiguous();
 }
 
-/// The arguments of one kernel call: parameters of one group, one dtype, one device and one step count, merged into
-/// runs. The vectors live from step to step, so that a step allocates nothing.
+/// The arguments of one kernel call: parameters of one group, one step count, and one set of dtypes and device, merged
+/// into runs. The vectors live from step to step, so that a step allocates nothing.
 class Bucket {
  public:
   std::size_t group = 0;
   bool fresh = false;                        ///< no state before this step: SGD starts its momentum with the gradient
   std::vector<torch::Tensor> params, grads;  ///< one per run
+  std::vector<torch::Tensor> lows;           ///< one per run; or none, where nothing is to be published
   std::vector<std::vector<torch::Tensor>> states;  ///< per StateSpec, one per run
-  std::vector<torch::Tensor> counters;             ///< one handle per run, all of the same fp32 tensor of one element
   std::vector<ParameterRecord*> records;           ///< all members of all runs
 
   Bucket(std::size_t group_index, bool is_fresh) : group(group_index), fresh(is_fresh) {}
@@ -69,74 +72,58 @@ class Bucket {
 
   /// Merges the parameters into runs and finds or makes the state of each.
   void build(const std::vector<StateSpec>& specs) {
-    std::vector<torch::Tensor> all_params, all_grads;
+    std::vector<torch::Tensor> all_params, all_grads, all_lows;
+    grad_dtype_ = gradient_of(records.front()->param.unsafeGetTensorImpl()).scalar_type();
     for (const ParameterRecord* record : records) {
       all_params.push_back(record->param);
       all_grads.push_back(laid_out_as(record->param, gradient_of(record->param.unsafeGetTensorImpl())));
+      if (record->low.defined()) all_lows.push_back(record->low);
     }
-    const std::vector<Run> runs = merge_adjacent(all_params, all_grads);
+    const std::vector<Run> runs = merge_adjacent(all_params, all_grads, all_lows);
     for (const Run& run : runs) add_run(run, all_grads);
     states.clear();
     for (std::size_t k = 0; k < specs.size(); ++k) states.push_back(state_of_runs(runs, k, specs[k].initial));
-    const auto like = params.front().options();
-    counters.assign(runs.size(),
-                    torch::full({1}, double(records.front()->steps), like.dtype(torch::kFloat32).requires_grad(false)));
   }
 
   /// Takes up this step's gradients. False if they are no longer where the runs were cut for them.
   bool refresh() {
+    const caffe2::TypeMeta dtype = c10::scalarTypeToTypeMeta(grad_dtype_);
     for (const Single& single : singles_) {
       const torch::Tensor& grad = gradient_of(single.param);
-      if (single.contiguous && surely_reads_along(*single.param, *grad.unsafeGetTensorImpl())) {
+      if (single.contiguous && surely_reads_along(*single.param, *grad.unsafeGetTensorImpl(), dtype)) {
         grads[single.run] = grad;
         continue;
       }
-      if (!grad.defined() || !reads_along(records[single.record]->param, grad)) return false;
+      if (!grad.defined() || !reads_along(records[single.record]->param, grad, grad_dtype_)) return false;
       grads[single.run] = single.contiguous ? grad : flat_view(grad, grad.numel());
       if (!single.contiguous) params[single.run] = flat_view(records[single.record]->param, grad.numel());
     }
     for (const Member& member : members_)
       if (gradient_of(member.param).unsafeGetTensorImpl() != member.grad || storage_of(member.param) != member.storage)
         return false;
+    for (const auto& [low, storage] : published_)
+      if (storage_of(low) != storage) return false;
     return true;
   }
 
-  /// Lets go of gradients that autograd owns, so that `zero_grad` frees them; marks parameters as written to.
+  /// Lets go of gradients that autograd owns, so that `zero_grad` frees them; marks what was written to.
   void release() {
     for (const Single& single : singles_) {
       grads[single.run].reset();
       single.param->bump_version();
     }
     for (const Member& member : members_) member.param->bump_version();
+    for (const auto& [low, storage] : published_) low->bump_version();
     ++taken_;
     fresh = false;
   }
 
-  /// Sets the kernels' counter to the step that is about to be taken.
-  void count_step() {
-    torch::Tensor& counter = counters.front();
-    const double step = double(records.front()->steps + taken_ + 1);
-    if (counter.is_cpu())
-      *static_cast<float*>(counter.unsafeGetTensorImpl()->mutable_data()) = float(step);
-    else
-      counter.fill_(step);
-  }
+  [[nodiscard]] bool on_cpu() const { return params.front().is_cpu(); }
+  [[nodiscard]] torch::ScalarType dtype() const { return params.front().scalar_type(); }
+  [[nodiscard]] torch::ScalarType grad_dtype() const { return grad_dtype_; }
 
-  /// The divisor as the kernel takes it. nullopt: there is none, or (fp64, where the kernel's fp32 would not hold it)
-  /// the gradients have been divided here.
-  const std::optional<torch::Tensor>& divisor_tensor(double divisor) {
-    if (divisor == 1) return no_tensor();
-    if (params.front().scalar_type() == torch::kFloat64 && double(float(divisor)) != divisor) {
-      for (torch::Tensor& grad : grads) grad.div_(divisor);
-      return no_tensor();
-    }
-    if (!divisor_) divisor_ = torch::empty({1}, counters.front().options());
-    if (divisor_->is_cpu())
-      *static_cast<float*>(divisor_->unsafeGetTensorImpl()->mutable_data()) = float(divisor);
-    else
-      divisor_->fill_(divisor);
-    return divisor_;
-  }
+  /// The number of the step that is about to be taken, from 1.
+  [[nodiscard]] int64_t step() const { return records.front()->steps + taken_ + 1; }
 
   /// Hands the steps since `build` to the parameters' records.
   void settle() {
@@ -162,7 +149,7 @@ class Bucket {
 
   // A copy only where the user put a gradient in place whose strides are not the parameter's.
   static torch::Tensor laid_out_as(const torch::Tensor& param, const torch::Tensor& grad) {
-    if (reads_along(param, grad)) return grad;
+    if (reads_along(param, grad, grad.scalar_type())) return grad;
     return torch::empty_strided(param.sizes(), param.strides(), grad.options()).copy_(grad);
   }
 
@@ -173,9 +160,13 @@ class Bucket {
         singles_.push_back({param, uint32_t(params.size()), uint32_t(i), run.param.is_same(records[i]->param)});
       else
         members_.push_back({param, all_grads[i].unsafeGetTensorImpl(), storage_of(param)});
+      if (run.low.defined())
+        published_.emplace_back(records[i]->low.unsafeGetTensorImpl(),
+                                storage_of(records[i]->low.unsafeGetTensorImpl()));
     }
     params.push_back(run.param);
     grads.push_back(run.grad);
+    if (run.low.defined()) lows.push_back(run.low);
   }
 
   // State of every run, from what its members have; what is new lies in one block, one run after another.
@@ -229,7 +220,8 @@ class Bucket {
 
   std::vector<Single> singles_;
   std::vector<Member> members_;
-  std::optional<torch::Tensor> divisor_;
+  std::vector<std::pair<c10::TensorImpl*, const c10::StorageImpl*>> published_;  // low copies, and where they were
+  torch::ScalarType grad_dtype_ = torch::kFloat32;
   int64_t taken_ = 0;
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <dovetail/launch/error.hpp>
-#include <dovetail/optim/adjacent.hpp>
+#include <dovetail/optim/fused_bucket.hpp>
 #include <dovetail/optim/parameters.hpp>
 
 #include <sstream>
@@ -57,7 +57,7 @@ class HeldNames {
     if (!param.is_floating_point()) refuse("its dtype is " + dtype(param) + ", not a floating one.");
     if (!is_dense(param))
       refuse("its strides " + text(param.strides()) +
-             " share or skip memory, which the fused kernel would misread; make it contiguous first.");
+             " share or skip memory, which the kernels would misread; make it contiguous first.");
   }
 
   void check_gradient(const torch::Tensor& param, std::size_t group, std::size_t entry,
@@ -65,8 +65,7 @@ class HeldNames {
     const auto refuse = [&](const std::string& why) { this->refuse(param, group, entry, why); };
     if (grad.layout() != torch::kStrided) refuse("its gradient is sparse.");
     if (grad.sizes() != param.sizes()) refuse("its gradient has shape " + text(grad.sizes()) + ".");
-    if (grad.scalar_type() != param.scalar_type())
-      refuse("it is " + dtype(param) + " and its gradient " + dtype(grad) + ".");
+    if (!reads(param, grad.scalar_type())) refuse("it is " + dtype(param) + " and its gradient " + dtype(grad) + ".");
     if (grad.device() != param.device())
       refuse("it is on " + param.device().str() + " and its gradient on " + grad.device().str() + ".");
   }

@@ -5,6 +5,8 @@
 
 #include <dovetail/core/traits.hpp>
 #include <dovetail/optim/fused.hpp>
+#include <dovetail/optim/update.hpp>
+#include <dovetail/optim/update_elsewhere.hpp>
 
 namespace dovetail {
 
@@ -18,7 +20,7 @@ struct SGDOptions {
   bool maximize = false;
 };
 
-/// Stochastic gradient descent with momentum, over the fused kernel. A parameter's momentum starts as its first
+/// Stochastic gradient descent with momentum. A parameter's momentum starts as its first
 /// gradient, as in LibTorch, also for a parameter that gets its first gradient later than others.
 class SGD final : public FusedOptimizer {
  public:
@@ -29,12 +31,22 @@ class SGD final : public FusedOptimizer {
                        std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
 
  protected:
-  void call(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket,
-            const std::optional<torch::Tensor>& divisor) const override {
+  void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
     const Options& with = value(options);
+    if (bucket.on_cpu())
+      return detail::update_on_cpu(detail::SGDStep{.scale = (with.maximize ? -1 : 1) / divisor,
+                                                   .lr = with.lr,
+                                                   .momentum = with.momentum,
+                                                   .dampening = with.dampening,
+                                                   .weight_decay = with.weight_decay,
+                                                   .nesterov = with.nesterov,
+                                                   .first = bucket.fresh},
+                                   bucket);
     const at::TensorList momenta = with.momentum != 0 ? at::TensorList(bucket.states[0]) : at::TensorList();
-    at::_fused_sgd_(bucket.params, bucket.grads, momenta, with.weight_decay, with.momentum, with.lr, with.dampening,
-                    with.nesterov, with.maximize, bucket.fresh, divisor, detail::no_tensor());
+    detail::update_elsewhere(bucket, divisor, [&](const detail::FusedArguments& its) {
+      at::_fused_sgd_(bucket.params, bucket.grads, momenta, with.weight_decay, with.momentum, with.lr, with.dampening,
+                      with.nesterov, with.maximize, bucket.fresh, its.divisor, its.found_inf);
+    });
   }
 
   std::vector<detail::StateSpec> state_specs(const torch::optim::OptimizerOptions& options) const override {

@@ -6,10 +6,13 @@
 #include <dovetail/run/context.hpp>
 
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace dovetail {
 
-/// fp32 master weights beside a model of a low format. The optimizer steps the masters, the model gets them rounded.
+/// fp32 master weights beside a model of a low format. The optimizer steps the masters, the model gets them rounded: by
+/// our optimizers in the pass that steps them, after LibTorch's by a pass of its own.
 ///
 /// They start from the weights as they were before the cast, so nothing is lost that the model once had. (Apex clones
 /// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces
@@ -33,24 +36,31 @@ class Masters {
       masters.emplace(slot.held.unsafeGetTensorImpl(), slot.stepped);
     }
     originals_.clear();
+    unpublished_.clear();
+    published_.clear();
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
-          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end())
-            exchange(run.optimizers[k].base(), tensor, found->second);
-    published_.clear();
+          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end()) {
+            const torch::Tensor held = tensor, master = found->second;
+            exchange(run.optimizers[k].base(), tensor, master);
+            if (FusedOptimizer* ours = run.optimizers[k].fused())
+              ours->publish_into(master, held);
+            else if (held.numel() > 0)
+              unpublished_.emplace_back(master, held);
+          }
   }
 
-  /// After a taken step: rounds masters into what the model, or the strategy's piece of it, holds.
-  void publish(RunContext& run) {
+  /// After a taken step: rounds the masters of optimizers that do not do it themselves into what the model, or the
+  /// strategy's piece of it, holds.
+  void publish() {
     torch::NoGradGuard no_grad;
-    if (published_.empty()) {
+    if (published_.empty() && !unpublished_.empty()) {
       std::vector<torch::Tensor> from, to;
-      for (const Slot& slot : run.gradients.slots)
-        if (!slot.stepped.is_same(slot.held) && slot.held.numel() > 0) {
-          from.push_back(slot.stepped.detach());
-          to.push_back(slot.held.detach());
-        }
+      for (const auto& [master, held] : unpublished_) {
+        from.push_back(master.detach());
+        to.push_back(held.detach());
+      }
       published_ = merge_adjacent(from, to);
     }
     for (const auto& run_of_masters : published_) run_of_masters.grad.copy_(run_of_masters.param);
@@ -64,7 +74,8 @@ class Masters {
   }
 
   std::vector<torch::Tensor> originals_;
-  std::vector<Run> published_;  // param: masters, grad: what they are rounded into
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> unpublished_;  // masters that LibTorch's optimizers step
+  std::vector<Run> published_;  // param: those masters, grad: what they are rounded into
 };
 
 }  // namespace dovetail
