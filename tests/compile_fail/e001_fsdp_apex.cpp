@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FSDP makes optimizers after wrapping the model, Apex wraps them before.
+// T28 P50 FSDP makes optimizers after wrapping the model, Apex wraps them before.
 // expect: dovetail-E001
 // forbid: no member named
 // forbid: no matching function

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An order exists, but a rank would keep masters of tensors that it does not own.
+// T28 P50 An order exists, but a rank would keep masters of tensors that it does not own.
 // expect: dovetail-E002
 // forbid: no member named
 // forbid: no matching function

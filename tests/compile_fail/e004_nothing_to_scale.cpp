@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 has the range of fp32.
+// P58 bf16 has the range of fp32.
 // expect: dovetail-E004
 // forbid: no member named
 // forbid: no matching function

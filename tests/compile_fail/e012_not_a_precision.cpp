@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two strategies.
+// T30 Two strategies.
 // expect: dovetail-E012: the second argument is not a Precision
 // forbid: no member named
 // forbid: no matching function

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Task without a model.
+// T13 A Task without a model.
 // expect: dovetail-E020: the Task has no configure_model
 // forbid: no member named
 // forbid: no matching function

@@ -44,6 +44,7 @@ static_assert(state<Sharded<1>, FP32>(4) == 1000 && state<Sharded<2>, FP32>(4) =
 static_assert(state<Sharded<1>, BF16Mixed>(3) == 1067 && state<FSDP, FP16Mixed>(2) == 800);
 static_assert(state<DDP, MasterWeights<BF16>>(2) == 1800 && state<FSDP, MasterWeights<FP16>>(2) == 900);
 static_assert(state<DDP, Apex<O2>>(2) == 1800 && state<DDP, Apex<O1>>(2) == 1600);
+static_assert(state<Sharded<1>, BF16True>(2) == 900 && state<Sharded<2>, BF16True>(2) == 700);
 static_assert(state<DDP, BF16True>(2) == 1200 && state<DDP, Apex<O3>>(2) == 1200);
 
 }  // namespace

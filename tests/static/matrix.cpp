@@ -38,8 +38,8 @@ constexpr bool names_are_distinct() {
 static_assert(matrix<>.size() == 5 * 12 && matrix_is_right() && names_are_distinct());
 static_assert(count("") == 48 && count("dovetail-E001") == 4 && count("dovetail-E002") == 8);
 
-// T28 (Apex is refused with every sharded strategy, also as a type rather than a flag), T27 (FSDP takes a scaler only
-// if it is collective: FP16Mixed fits), T25.
+// Apex is refused with every sharded strategy, also as a type rather than a flag; FSDP takes a scaler only if it is
+// collective: FP16Mixed fits.
 static_assert(!compatible<Sharded<1>, Apex<O1>> && !compatible<Sharded<2>, Apex<O2>> && !compatible<FSDP, Apex<O0>>);
 static_assert(compatible<FSDP, FP16Mixed> && compatible<FSDP, MasterWeights<FP16>>);
 static_assert(compatible<Sharded<2>, MasterWeights<FP16>> && compatible<DDP, Apex<O2>>);
@@ -54,6 +54,6 @@ int main() {
                 cell.precision.data(), cell.verdict ? 4 : int(cell.verdict.rule.size()),
                 cell.verdict ? "fits" : cell.verdict.rule.data());
   }
-  std::puts("60 pairs: 48 fit, FSDP with Apex is E001, Sharded with Apex is E002 (T24, T25, T27, T28)");
+  std::puts("T24 T25 T27 T28 P50 60 pairs: 48 fit, FSDP with Apex is E001, Sharded with Apex is E002");
   return check::summary("matrix");
 }

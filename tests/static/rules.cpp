@@ -244,6 +244,6 @@ int main() {
   }
   check::that(number == 12, "twelve rules");
   std::puts(
-      "E001-E012 on user policies, each with a neighbour that is fine, and the order of judgement (T24-T28, T48, T49)");
+      "T48 T51 P54 P58 E001-E012 on user policies, each with a neighbour that is fine, and the order of judgement");
   return check::summary("rules");
 }

@@ -67,8 +67,8 @@ constexpr bool order_of_pair_is_right() {
                           wrap_optimizers, bind_schedulers, restore);
 }
 
-// T22: optimizers are made once. T6: on the device by then. T23: a wrapping precision is in the plan of every pair that
-// it fits, after its optimizers. T2, T4: what is restored comes last. The plan is the order.
+// Optimizers are made once, on the device by then. A wrapping precision is in the plan of every pair that it fits,
+// after its optimizers. What is restored comes last. The plan is the order.
 template <class S, class P>
 constexpr bool invariants_hold() {
   if constexpr (!compatible<S, P>) {
@@ -138,6 +138,6 @@ int main() {
     check::that(setup_order<DDP, Apex<O2>>.stages[stages++] == stage(), name_of(stage()));
   });
   check::that(stages == 9, "the plan of DDP with Apex has nine stages");
-  std::puts("orders of 60 pairs, 12 of them refused; cycles of user edges (T2, T4, T6, T22, T23)");
+  std::puts("T1 T2 T6 T22 P52 orders of 60 pairs, 12 of them refused; cycles of user edges");
   return check::summary("setup_order");
 }

@@ -128,6 +128,6 @@ int main() {
               "names of the levels of Apex");
   check::that(MasterWeights<BF16>::name == "master-bf16" && MasterWeights<FP16>::name == "master-fp16",
               "names of MasterWeights");
-  std::puts("traits, options and names of 5 strategies and 12 precisions; misspelt traits; defaults (T24, T29)");
+  std::puts("T29 B018 traits, options and names of 5 strategies and 12 precisions; misspelt traits; defaults");
   return check::summary("traits");
 }

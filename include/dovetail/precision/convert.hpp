@@ -33,7 +33,7 @@ inline bool is_batch_norm(const torch::nn::Module& module) {
 
 /// Casts floating parameters and buffers of a model in place. Parameters keep their identity, so this comes before
 /// anybody takes a hook on their gradients. `spare_batch_norm` leaves batch norms as they are (Apex's
-/// keep_batchnorm_fp32).
+/// keep_batchnorm_fp32). A buffer in fp64 stays: whoever made it so wants its digits.
 inline void convert_model(torch::nn::Module& model, torch::ScalarType dtype, bool spare_batch_norm) {
   torch::NoGradGuard no_grad;
   const auto cast = [dtype](torch::Tensor tensor) {
@@ -42,7 +42,8 @@ inline void convert_model(torch::nn::Module& model, torch::ScalarType dtype, boo
   for (const auto& module : model.modules()) {
     if (spare_batch_norm && is_batch_norm(*module)) continue;
     for (auto& parameter : module->named_parameters(/*recurse=*/false)) cast(parameter.value());
-    for (auto& buffer : module->named_buffers(/*recurse=*/false)) cast(buffer.value());
+    for (auto& buffer : module->named_buffers(/*recurse=*/false))
+      if (buffer.value().defined() && buffer.value().scalar_type() != torch::kFloat64) cast(buffer.value());
   }
 }
 
