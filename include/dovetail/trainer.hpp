@@ -10,6 +10,7 @@
 
 #include <dovetail/default_observers.hpp>
 #include <dovetail/loop/fit.hpp>
+#include <dovetail/loop/fit_reports.hpp>
 
 namespace dovetail {
 
@@ -52,6 +53,12 @@ class Trainer {
     } else if constexpr (!(detail::fits_callback<std::remove_cvref_t<Given>> && ...)) {
       (report_callback<std::remove_cvref_t<Given>>(), ...);
       return FitResult<detail::ModelOf<TaskType>>{};
+    } else if constexpr (!FitData<std::remove_cvref_t<Data>>) {
+      [[maybe_unused]] detail::NoData<std::remove_cvref_t<Data>> report;
+      return FitResult<detail::ModelOf<TaskType>>{};
+    } else if constexpr (!OptimizerResult<detail::OptimizersOf<TaskType>>) {
+      [[maybe_unused]] detail::NoOptimizerResult<detail::OptimizersOf<TaskType>> report;
+      return FitResult<detail::ModelOf<TaskType>>{};
     } else {
       return check_optimizers(task, data, optimizer_types_of<detail::OptimizersOf<TaskType>>{},
                               std::forward<Given>(observers)...);
@@ -65,7 +72,10 @@ class Trainer {
   /// @param data  a data module with validation_data, or one data set
   template <class Task, class Model, class Data>
   MetricsRow validate(Task&& task, const std::shared_ptr<Model>& model, Data&& data) {
-    if constexpr (compatible<Strategy, Precision>) {
+    if constexpr (!FitData<std::remove_cvref_t<Data>>) {
+      [[maybe_unused]] detail::NoData<std::remove_cvref_t<Data>> report;
+      return {};
+    } else if constexpr (compatible<Strategy, Precision>) {
       TaskAdapter<std::remove_reference_t<Task>> task_calls(task, model);
       DataAdapter<std::remove_reference_t<Data>> data_hooks(data);
       StrategyAdapter<StrategyBase> whole_model{StrategyBase{}};

@@ -34,6 +34,8 @@ struct Job {
   std::function<Part(int64_t step)> extra = [](int64_t) { return Part::used; };  // the unit on this rank
   std::function<Part(int64_t step)> spare = [](int64_t) { return Part::used; };  // the parameter outside of units
   std::function<Tensor(Tensor, dt::StepContext&)> then = [](Tensor loss, dt::StepContext&) { return loss; };
+  double lr = 0.02;
+  std::string leaves_out;
   std::function<void(const std::string& where)> at = [](const std::string&) {};
 
   auto configure_model() {
@@ -44,7 +46,8 @@ struct Job {
   }
   auto configure_optimizers(const dt::Parameters& p) {
     at("configure_optimizers");
-    return dt::AdamW(p, {.lr = 0.02, .weight_decay = 0.2});
+    const auto kept = p.where([this](const std::string& name) { return leaves_out.empty() || name != leaves_out; });
+    return dt::AdamW(kept, {.lr = lr, .weight_decay = 0.2});
   }
   Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext& step) {
     if (step.step() == 2) at("training_step");
@@ -195,7 +198,7 @@ void check_unused(Expectations& expect, dt::Communicator& all, const Way& way) {
       };
       const std::string names = unit ? "'extra.weight', 'extra.bias'" : "the parameter 'spare'";
       const std::string where =
-          "C-98 " + way.text() + ", accumulate " + std::to_string(accumulate) + ", " + names + " used ";
+          "C-98 P46 " + way.text() + ", accumulate " + std::to_string(accumulate) + ", " + names + " used ";
       for (const Case& c : some) {
         options.find_unused = false;
         expect.error(ExitCode::user_code, {names + " got no gradient on some ranks at step 0"}, where + c.text,
@@ -265,6 +268,73 @@ void check_disagreement(Expectations& expect, dt::Communicator& all, const Way& 
   };
   expect.error(ExitCode::numeric, {"the loss is NaN at step 3", "on rank " + std::to_string(last)},
                way.text() + ": NaN on one rank", [&] { fit(way.strategy, options, nan); });
+}
+
+/// Options, data and optimizers must be the same on every rank: found before the first step, by name.
+void check_other_runs(Expectations& expect, dt::Communicator& all, const std::string& strategy) {
+  const int last = all.size() - 1;
+  const bool other = all.rank() == last;
+  const auto refused = [&](const std::string& what, const std::string& line, auto change) {
+    auto options = some_steps();
+    Data data{Rows(1), Rows(2)};
+    Job job;
+    bool began = false;
+    job.then = [&](Tensor loss, dt::StepContext&) {
+      began = true;
+      return loss;
+    };
+    if (other) change(options, data, job);
+    expect.error(ExitCode::ranks_disagree, {"rank " + std::to_string(last), line, "where rank 0 has"},
+                 strategy + ": other " + what, [&] { fit_by_name<dt::FP32>(strategy, options, job, data); });
+    expect.that(!began, strategy + ": other " + what + " was found before the first step");
+  };
+  refused("seed", "'seed = 9'", [](auto& options, auto&, auto&) { options.seed = 9; });
+  refused("batch size", "'batch_size = 2'", [](auto& options, auto&, auto&) { options.batch_size = 2; });
+  refused("clipping", "'gradient_clip = norm'",
+          [](auto& options, auto&, auto&) { options.gradient_clip = dt::clip_norm(1); });
+  refused("epochs", "'max_epochs = 3'", [](auto& options, auto&, auto&) { options.max_epochs = 3; });
+  refused("data", "'training samples = 35'", [](auto&, auto& data, auto&) {
+    Rows shorter(1);
+    shorter.x = shorter.x.slice(0, 0, 35);
+    data = Data{shorter, Rows(2)};
+  });
+  refused("learning rate", "group 0: learning rate 0.25'", [](auto&, auto&, auto& job) { job.lr = 0.25; });
+  refused("optimizer", "'dovetail::AdamW 0, group 0: in.weight' where rank 0 has 'dovetail::AdamW 0, group 0: spare'",
+          [](auto&, auto&, auto& job) { job.leaves_out = "spare"; });
+}
+
+/// One rank asks to stop: no rank takes another step.
+void check_stop(Expectations& expect, dt::Communicator& all, const std::string& strategy) {
+  for (const std::string when : {"step", "epoch"}) {
+    std::string reason;
+    const auto at = [&](const std::string& where) {
+      return [&, where](dt::LoopState& state) {
+        const bool now = where == "step" ? state.step() == 3 : state.epoch() == 0;
+        if (where == when && now && all.rank() == all.size() - 1) state.stop("enough");
+        reason = state.stop_reason();
+      };
+    };
+    auto options = some_steps();
+    options.max_epochs = 5;
+    Job job;
+    const Data data{Rows(1), Rows(2)};
+    int64_t steps = 0;
+    const auto train = [&](auto trainer) {
+      const auto result = trainer.fit(
+          job, data, dt::LambdaCallback{.on_train_step_end = at("step"), .on_train_epoch_end = at("epoch")});
+      steps = result.steps;
+      reason = result.stop_reason;
+    };
+    if (strategy == "ddp")
+      train(dt::Trainer<dt::DDP, dt::FP32>(options));
+    else
+      train(dt::Trainer<dt::FSDP, dt::FP32>(options));
+    expect.that(steps == (when == "step" ? 3 : 12 / all.size()),
+                strategy + ": stops after the " + when + ", " + std::to_string(steps) + " steps");
+    const std::string told = "rank " + std::to_string(all.size() - 1) + " asked to stop";
+    expect.that(reason == (all.rank() == all.size() - 1 ? "enough" : told),
+                strategy + ": knows why it stopped: " + reason);
+  }
 }
 
 /// An overflow on one rank is one for all.
@@ -387,6 +457,10 @@ int check_all() {
     check_disagreement(expect, all, way);
   }
   for (const std::string strategy : {"ddp", "sharded-1", "sharded-2", "fsdp"}) check_skips(expect, all, strategy);
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    check_other_runs(expect, all, strategy);
+    check_stop(expect, all, strategy);
+  }
   check_lbfgs(expect, all);
   check_buffers(expect, all);
   check_validate(expect, all);

@@ -57,6 +57,29 @@ TEST_CASE("a rank without samples gets a padding sample that does not count", "[
   CHECK(batch.data.sizes() == torch::IntArrayRef{1, 3});
 }
 
+TEST_CASE("a data set that gives other rows than it was asked for is refused", "[data]") {
+  struct Rows {
+    torch::Tensor gives;
+    int64_t size() const { return 8; }
+    void fetch(std::span<const int64_t>, dovetail::Batch& out) const { out.data = out.target = gives; }
+  };
+  const auto refusal = [](torch::Tensor gives) -> std::string {
+    const Rows rows{std::move(gives)};
+    dovetail::Loader<Rows> loader(rows, 0, 1, {.batch_size = 4});
+    try {
+      loader.load(0, 0);
+    } catch (const dovetail::Error& error) {
+      CHECK(error.code() == dovetail::ExitCode::data);
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(torch::ones({4, 2})) == "");
+  CHECK_THAT(refusal(torch::ones({3, 2})), Catch::Matchers::Contains("asked for 4 samples, and fetch gave 3 rows"));
+  CHECK_THAT(refusal(torch::ones({})), Catch::Matchers::Contains("fetch gave a scalar"));
+  CHECK_THAT(refusal({}), Catch::Matchers::Contains("fetch gave undefined data"));
+}
+
 TEST_CASE("a batch keeps its storage through full and short batches", "[data]") {
   const TensorDataset data = numbered(20);
   Loader loader(data, 0, 1, SamplerOptions{.batch_size = 6});

@@ -32,7 +32,7 @@ bool is_weight(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("an optimizer that holds what it may not is refused by name", "[loop]") {
+TEST_CASE("T11 an optimizer that holds what it may not is refused by name", "[loop]") {
   const auto foreign = torch::ones({5}).requires_grad_(true);
   auto error = refused(made_by([&](const Parameters& p) -> AnyOptimizer {
     auto tensors = p.tensors();

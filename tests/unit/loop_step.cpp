@@ -388,6 +388,74 @@ TEST_CASE("weights of a low format that stand still are noticed, once and by nam
   CHECK(train(Pair::fp16_mixed, 1e-7, 20) == "");  // steps in fp32
 }
 
+TEST_CASE("a training_step that does the run's work is refused", "[loop]") {
+  for (const bool clip : {false, true}) {
+    Setting setting = in_order();
+    if (clip) setting.options.gradient_clip = dovetail::clip_norm(1);
+    Script script;
+    script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+      mse(net, batch, step).backward();
+      return mse(net, batch, step);
+    };
+    CHECK_THAT(error_of([&] { fit(setting, script); }).what(),
+               Contains("the parameter 'in.weight' has a gradient before the run's own backward"));
+    CHECK(script.steps == 1);
+  }
+  for (const bool find_unused : {false, true}) {
+    Setting setting = in_order();
+    setting.options.gradient_clip = dovetail::clip_norm(1);
+    setting.options.find_unused = find_unused;
+    Script script;
+    script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+      net.zero_grad();
+      return mse(net, batch, step);
+    };
+    CHECK_THAT(
+        error_of([&] { fit(setting, script); }).what(),
+        Contains("the gradient of the parameter 'in.weight' was taken away or replaced: leave zero_grad to the run"));
+  }
+}
+
+TEST_CASE("what becomes trainable while training goes on is named", "[loop]") {
+  Setting setting = in_order();
+  setting.options.max_epochs = 4;
+  Script script;
+  script.model = [] {
+    auto net = std::make_shared<Net>();
+    net->out->bias.requires_grad_(false);
+    return net;
+  };
+  script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+    if (step.epoch() == 1) net.out->bias.requires_grad_(true);
+    return mse(net, batch, step);
+  };
+  const std::string said = stderr_of([&] { fit(setting, script); });
+  CHECK_THAT(said, Contains("the parameter 'out.bias' requires a gradient since training began, but is not trained"));
+  CHECK(said.find("warning") == said.rfind("warning"));
+
+  script.model = [] { return std::make_shared<Net>(); };
+  script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+    net.in->bias.requires_grad_(step.step() < 3);
+    return mse(net, batch, step);
+  };
+  CHECK_THAT(error_of([&] { fit(setting, script); }).what(),
+             Contains("'in.bias' got no gradient at step 3: what is frozen while training goes on needs .find_unused"));
+}
+
+TEST_CASE("what is logged is one real number", "[loop]") {
+  const auto refusal = [](Tensor value) {
+    Script script;
+    script.loss = [value](Net& net, const Batch& batch, StepContext& step) {
+      step.log("the value", value);
+      return mse(net, batch, step);
+    };
+    return std::string(error_of([&] { fit(in_order(), script); }).what());
+  };
+  CHECK_THAT(refusal(torch::ones({3})), Contains("for 'the value' a tensor of 3 elements: log one real number"));
+  CHECK_THAT(refusal(Tensor()), Contains("for 'the value' an undefined tensor"));
+  CHECK_THAT(refusal(torch::ones({}, torch::kComplexFloat)), Contains("for 'the value' a complex number"));
+}
+
 TEST_CASE("constants with which no loss scaler works are refused", "[loop]") {
   const auto refusal = [](dovetail::ScalerOptions options) {
     const auto error = error_of([&] { dovetail::GradScaler scaler(options); });
@@ -490,7 +558,7 @@ TEST_CASE("T41 a loss that is none is refused", "[loop]") {
              }),
              Contains(detached));
   CHECK_THAT(refusal([](Net& net, const Batch& batch) { return net.forward(batch.data).mean().to(torch::kLong); }),
-             Contains(detached));
+             Contains("a loss of dtype Long at step 2"));
 
   // One element in any shape is a loss.
   Script scalar, boxed;

@@ -77,7 +77,7 @@ TEST_CASE("without validation_step nothing is validated, and no validation data 
   CHECK(torch::equal(flat(*alone.model), flat(*result.model)));
 }
 
-TEST_CASE("validate is the pass over validation data that a fit makes", "[loop]") {
+TEST_CASE("T5 T8 validate is the pass over validation data that a fit makes", "[loop]") {
   auto options = in_order();
   options.batch_size = 7;  // of 10 rows
   Script script;
@@ -169,7 +169,7 @@ TEST_CASE("two optimizers over parts that share nothing", "[loop]") {
   CHECK_THAT(error.what(), Contains("optimizer 1 (dovetail::SGD) holds 'in.weight', which optimizer 0 holds too"));
 }
 
-TEST_CASE("gradients of one optimizer overflow: the other steps", "[loop]") {
+TEST_CASE("P4 gradients of one optimizer overflow: the other steps", "[loop]") {
   Data data;
   Halves task;
   task.loss = [n = 0](Net& net, const Batch& batch, StepContext& step) mutable {

@@ -18,7 +18,8 @@ inline constexpr RuleRow hook_rule_rows[]{
     {"dovetail-E023", When::fit, "configure_model returns no pointer to a model"},
     {"dovetail-E024", When::fit, "training_step returns no loss"},
     {"dovetail-E025", When::fit, "an argument of fit that is neither a Callback nor a Logger"},
-    {"dovetail-E026", When::fit, "configure_optimizers returns nothing"},
+    {"dovetail-E026", When::fit, "configure_optimizers returns no optimizer"},
+    {"dovetail-E027", When::fit, "data that is neither a data set nor a data module"},
 };
 
 namespace detail {
@@ -40,14 +41,14 @@ inline constexpr bool has_configure_optimizers = hook::configure_optimizers::fou
 template <class Task>
 inline constexpr bool has_training_step = hook::training_step::found<Task>;
 template <class T>
-inline constexpr bool points_to_a_model = !std::is_pointer_v<T> && requires(T& model) {
+inline constexpr bool points_to_a_model = !std::is_pointer_v<T> && requires(T & model) {
   *model;
   model.operator->();
 };
 template <class T, class Loss>
 inline constexpr bool is_a_loss = std::is_convertible_v<T, Loss>;
 template <class T>
-inline constexpr bool is_an_optimizer = !std::is_void_v<T> && !std::is_pointer_v<T>;
+inline constexpr bool is_an_optimizer = std::is_class_v<std::remove_cvref_t<T>>;  // the trainer knows more
 template <class T>
 inline constexpr bool has_a_hook = false;
 template <class Task, class Hook>

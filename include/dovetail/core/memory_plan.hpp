@@ -28,7 +28,8 @@ constexpr ModelState model_state(const StrategyTraits& strategy, const Precision
   const double stepped = precision.keeps_masters ? wide : stored;
   const auto part = [&](Shards from) { return strategy.shards >= from ? 1.0 / ranks : 1.0; };
   return {.weights = stored * part(Shards::parameters),
-          .gradients = (wide + (low && !precision.keeps_masters ? stored : 0)) * part(Shards::gradients),
+          .gradients = wide * part(Shards::gradients) +
+                       (low && !precision.keeps_masters ? stored : 0) * part(Shards::optimizer_state),
           .optimizer = ((precision.keeps_masters ? wide : 0) + states * stepped) * part(Shards::optimizer_state)};
 }
 

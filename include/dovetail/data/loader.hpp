@@ -34,11 +34,23 @@ class Loader {
     const bool empty = indices_.empty();
     if (empty) indices_.push_back(0);
     dataset_->fetch(indices_, batch_);
+    check_rows();
     batch_.padding = empty ? 1 : 0;
     return batch_;
   }
 
  private:
+  void check_rows() const {
+    const auto asked = static_cast<int64_t>(indices_.size());
+    const bool fits = batch_.data.defined() && batch_.data.dim() > 0 && batch_.data.size(0) == asked;
+    if (fits) return;
+    throw Error(ExitCode::data, "the data set was asked for " + std::to_string(asked) + " samples, and fetch gave " +
+                                    (!batch_.data.defined()   ? "undefined data"
+                                     : batch_.data.dim() == 0 ? "a scalar"
+                                                              : std::to_string(batch_.data.size(0)) + " rows") +
+                                    ": data must have one row per sample, in the order of the indices.");
+  }
+
   const D* dataset_;
   Sampler sampler_;
   std::vector<std::int64_t> indices_;

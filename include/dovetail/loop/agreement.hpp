@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/run/agreed_numbers.hpp>
 #include <dovetail/run/context.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ struct StepFacts {
   double missing = 0;                 ///< parameters that got no gradient
   int nan_rank = -1;                  ///< the first rank whose loss is NaN; before agree() this rank's or -1
   int infinite_rank = -1;             ///< the same for an infinite loss
+  int stop_rank = -1;                 ///< the first rank that wants to stop before this step
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
 };
 
@@ -23,10 +26,10 @@ class Agreement {
  public:
   void agree(RunContext& run, StepFacts& facts) {
     if (run.world_size() == 1) return;
-    constexpr std::size_t fixed = 5;
+    constexpr std::size_t fixed = agreed_numbers;
     const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
-    mine_.assign(
-        {facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0), double(facts.infinite_rank >= 0)});
+    mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
+                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0)});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     const auto all = run.comm.all_gather(mine_);
 
@@ -41,6 +44,7 @@ class Agreement {
       total.missing += theirs[2];
       if (theirs[3] != 0 && total.nan_rank < 0) total.nan_rank = r;
       if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
+      if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
         // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for
@@ -51,6 +55,15 @@ class Agreement {
     step_samples_ =
         local_sums && facts.samples > 0 ? facts.samples : total.samples;  // padding alone: any divisor will do
     facts = std::move(total);
+  }
+
+  /// The first rank that wants to stop, -1 if none does. A collective of its own, between epochs.
+  static int stop_rank(RunContext& run, bool wants) {
+    if (run.world_size() == 1) return wants ? 0 : -1;
+    const double mine = wants;
+    const auto all = run.comm.all_gather(std::span<const double>(&mine, 1));
+    const auto first = std::find(all.begin(), all.end(), 1.0);
+    return first == all.end() ? -1 : int(first - all.begin());
   }
 
   /// The weight that this rank's main gradients are sums over.

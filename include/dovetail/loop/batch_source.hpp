@@ -9,6 +9,7 @@ namespace dovetail {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
+  virtual int64_t samples() const = 0;                    ///< of all ranks together
   virtual int64_t batches() const = 0;                    ///< per epoch, the same on all ranks
   virtual Batch& load(int64_t epoch, int64_t batch) = 0;  ///< valid until the next call
 };
@@ -21,6 +22,7 @@ class BatchSourceOf final : public BatchSource {
   BatchSourceOf(const BatchSourceOf&) = delete;
   BatchSourceOf& operator=(const BatchSourceOf&) = delete;
 
+  int64_t samples() const override { return loader_.sampler().samples(); }
   int64_t batches() const override { return loader_.batches(); }
   Batch& load(int64_t epoch, int64_t batch) override { return loader_.load(epoch, batch); }
 

@@ -39,6 +39,11 @@ inline void synchronize_buffers(RunContext& run) {
   for (auto& item : run.module->named_buffers()) {
     torch::Tensor buffer = item.value().detach();
     if (!buffer.defined() || buffer.numel() == 0) continue;
+    if (buffer.layout() != torch::kStrided || !buffer.is_non_overlapping_and_dense())
+      throw Error(ExitCode::user_code,
+                  "the buffer '" + item.key() +
+                      "' is sparse, or expanded, or has gaps in memory: with several ranks it must "
+                      "be dense; register buffer.to_dense() or buffer.contiguous().");
     if (buffer.is_complex()) buffer = torch::view_as_real(buffer);
     (buffer.is_floating_point() ? averaged : copied).push_back(std::move(buffer));
   }

@@ -6,6 +6,7 @@
 #include <dovetail/run/options.hpp>
 
 #include <cmath>
+#include <limits>
 
 namespace dovetail {
 
@@ -20,8 +21,8 @@ inline void check_options(const TrainerOptions& options) {
       refuse(std::string(name) + " is " + std::to_string(value), "it must be at least " + std::to_string(least) + ".");
   };
   at_least("batch_size", options.batch_size, 1);
-  if (options.batch_size > int64_t{1} << 31)
-    refuse("batch_size is " + std::to_string(options.batch_size), "it must be at most 2147483648.");
+  if (options.batch_size > std::numeric_limits<int32_t>::max())
+    refuse("batch_size is " + std::to_string(options.batch_size), "it must be at most 2147483647.");
   at_least("accumulate", options.accumulate, 1);
   at_least("max_epochs", options.max_epochs, 0);
   at_least("max_steps", options.max_steps, -1);

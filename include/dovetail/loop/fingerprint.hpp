@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/comm/gather_text.hpp>
-#include <dovetail/run/context.hpp>
+#include <dovetail/loop/compare_ranks.hpp>
 
 #include <sstream>
 
@@ -20,7 +19,9 @@ inline void compare_models(RunContext& run) {
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
     structure << name << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << ' ' << tensor.requires_grad() << '\n';
     // Weighted by position, so that a permutation of the same numbers gives another sum.
-    const torch::Tensor flat = tensor.detach().flatten().to(torch::kFloat64);
+    torch::Tensor flat = tensor.detach().flatten();
+    if (flat.is_complex()) flat = torch::view_as_real(flat).flatten();
+    flat = flat.to(torch::kFloat64);
     const torch::Tensor position = torch::arange(1, flat.numel() + 1, flat.options());
     sum += double(tensors.size() + 1) * flat.mul(position).sum().item<double>();
     tensors.push_back(tensor.detach());
@@ -28,17 +29,7 @@ inline void compare_models(RunContext& run) {
   for (const auto& item : run.module->named_parameters()) add(item.key(), item.value());
   for (const auto& item : run.module->named_buffers()) add(item.key(), item.value());
 
-  const auto structures = all_gather_text(run.comm, structure.str());
-  for (std::size_t r = 1; r < structures.size(); ++r)
-    if (structures[r] != structures[0]) {
-      std::istringstream ours(structures[0]), theirs(structures[r]);
-      std::string a, b;
-      while (std::getline(ours, a) && std::getline(theirs, b) && a == b) {
-      }
-      throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) + " built another model than rank 0: '" + b +
-                                                "' where rank 0 has '" + a +
-                                                "'. configure_model must not depend on the rank.");
-    }
+  compare_lines(run.comm, structure.str(), "built another model than", "configure_model must not depend on the rank.");
   bool same = true;
   for (double other : run.comm.all_gather(std::span<const double>(&sum, 1)))
     same &= other == sum || (std::isnan(other) && std::isnan(sum));

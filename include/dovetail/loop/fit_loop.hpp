@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/launch/warning.hpp>
 #include <dovetail/loop/batch_source.hpp>
 #include <dovetail/loop/buffers.hpp>
+#include <dovetail/loop/compare_ranks.hpp>
 #include <dovetail/loop/evaluation_mode.hpp>
 #include <dovetail/loop/observer.hpp>
-#include <dovetail/loop/resolved_options.hpp>
 #include <dovetail/loop/training_step.hpp>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace dovetail {
 
@@ -35,6 +37,7 @@ class FitLoop {
   /// @param training never null
   /// @param validation may be null
   void fit(BatchSource& training, BatchSource* validation) {
+    compare_runs(run_, training, validation);
     step_.prepare();
     if (!run_.module->is_training()) run_.module->train();  // else each module has the mode that its maker gave it
     state.batches_per_epoch = limited(training.batches(), run_.options.limit_train_batches);
@@ -49,12 +52,15 @@ class FitLoop {
       validate(*validation, std::min(state.validation_batches, run_.options.sanity_validation_batches));
       state.sanity = false;
     }
+    agree_to_stop();
     for (run_.epoch = 0; run_.epoch < run_.options.max_epochs && !done(); ++run_.epoch) {
+      warn_of_untrained();
       train_epoch(training);
       const int64_t every = run_.options.validate_every;
       if (validation && every > 0 && (run_.epoch + 1) % every == 0) validate(*validation, state.validation_batches);
       run_.optimizers.epochs_ended(run_.epoch + 1);
       observers_.each([&](Observer& o) { o.on_train_epoch_end(state); });
+      agree_to_stop();
     }
     synchronize_buffers(run_);
     strategy_.teardown(run_);
@@ -87,6 +93,26 @@ class FitLoop {
     const Batch& batch;
   };
 
+  /// Between epochs no step would tell the others.
+  void agree_to_stop() {
+    if (const int rank = Agreement::stop_rank(run_, state.stopping()); rank >= 0) state.agree_to_stop(rank);
+  }
+
+  /// What requires a gradient only now is not trained, and would never say so.
+  void warn_of_untrained() {
+    if (warned_of_untrained_ || run_.rank() != 0 || run_.epoch == 0) return;
+    std::unordered_set<c10::TensorImpl*> trained;
+    for (const Slot& slot : run_.gradients.slots) trained.insert(slot.model.unsafeGetTensorImpl());
+    for (const auto& item : run_.module->named_parameters())
+      if (item.value().requires_grad() && !trained.contains(item.value().unsafeGetTensorImpl())) {
+        warned_of_untrained_ = true;
+        warn("the parameter '" + item.key() +
+             "' requires a gradient since training began, but is not trained: optimizers were made for what required "
+             "one then. Fit again, or let it require a gradient from the beginning.");
+        return;
+      }
+  }
+
   void validation_batch(const Batch& batch) {
     strategy_.before_forward(run_);
     precision_.before_forward(run_);
@@ -97,7 +123,7 @@ class FitLoop {
   }
 
   bool done() const {
-    return state.stopping() || (run_.options.max_steps >= 0 && run_.steps_taken >= run_.options.max_steps);
+    return state.stop_is_agreed() || (run_.options.max_steps >= 0 && run_.steps_taken >= run_.options.max_steps);
   }
 
   /// Moves the batch to the device, and its floating inputs to the format that the precision wants.
@@ -153,6 +179,7 @@ class FitLoop {
   MetricSums validation_sums_;
   StepContext validation_step_;
   Batch cast_;
+  bool warned_of_untrained_ = false;
 };
 
 }  // namespace dovetail

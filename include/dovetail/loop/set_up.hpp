@@ -3,6 +3,7 @@
 
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/loop/check_epsilon.hpp>
+#include <dovetail/loop/compare_ranks.hpp>
 #include <dovetail/loop/fingerprint.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
@@ -43,9 +44,12 @@ class SetUp {
         run_.module->to(run_.device);
         break;
       case Stage::make_optimizers:
-        offer_parameters();
+        // A strategy that delays optimizers has said in wrap_model what they may hold.
+        if (!run_.strategy.delays_optimizer_setup) hold_whole_parameters(run_);
+        list_parameters();
         run_.optimizers = task_.configure_optimizers(run_.held);  // once per fit, and nowhere else
         run_.optimizers.check_holds_only(run_.held);
+        compare_optimizers(run_);
         break;
       case Stage::bind_schedulers:
         run_.optimizers.bind_schedules();
@@ -59,6 +63,7 @@ class SetUp {
     }
     strategy_.stage(stage, run_);
     precision_.stage(stage, run_);
+    if (stage == Stage::rebuild_optimizers) list_parameters();  // pieces now; who is asked for whole ones lets them go
   }
 
   /// After the last stage.
@@ -73,9 +78,8 @@ class SetUp {
   }
 
  private:
-  /// What configure_optimizers may hold. A strategy that delays it has said so in wrap_model.
-  void offer_parameters() {
-    if (!run_.strategy.delays_optimizer_setup) hold_whole_parameters(run_);
+  /// What optimizers may hold.
+  void list_parameters() {
     std::vector<Parameter> list;
     for (const Slot& slot : run_.gradients.slots) list.push_back({slot.name, slot.shape, slot.held});
     run_.held = Parameters(std::move(list));

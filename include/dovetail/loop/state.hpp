@@ -33,15 +33,24 @@ class LoopState {
   MetricsRow train;           ///< means since the last row for loggers
   MetricsRow validation;      ///< of the last validation
 
-  /// Ends the fit after this step or epoch. The first reason stays. Call it on every rank alike.
+  /// Ends the fit: no further step is taken. The first reason stays. One rank is enough: the others hear of it with the
+  /// next step's agreement, before that step is taken.
   void stop(std::string reason) {
     if (stop_reason_.empty()) stop_reason_ = std::move(reason);
   }
   bool stopping() const { return !stop_reason_.empty(); }
   const std::string& stop_reason() const { return stop_reason_; }
 
+  /// The loop: do all ranks know of it?
+  bool stop_is_agreed() const { return stop_is_agreed_ || (run.world_size() == 1 && stopping()); }
+  void agree_to_stop(int rank) {
+    stop_is_agreed_ = true;
+    stop("rank " + std::to_string(rank) + " asked to stop");
+  }
+
  private:
   std::string stop_reason_;
+  bool stop_is_agreed_ = false;
 };
 
 }  // namespace dovetail

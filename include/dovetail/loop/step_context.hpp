@@ -36,7 +36,17 @@ class StepContext {
     else
       sums_.add(name, 0, 0);  // a padding batch: the name is known on every rank, the value counts nothing
   }
-  void log(std::string_view name, const torch::Tensor& value) { log(name, detail::read_scalar(value)); }
+  /// @throws Error(user_code) for anything but one real number
+  void log(std::string_view name, const torch::Tensor& value) {
+    if (!value.defined() || value.numel() != 1 || value.is_complex())
+      throw Error(ExitCode::user_code,
+                  "step.log was given for '" + std::string(name) + "' " +
+                      (!value.defined()     ? "an undefined tensor"
+                       : value.is_complex() ? "a complex number"
+                                            : "a tensor of " + std::to_string(value.numel()) + " elements") +
+                      ": log one real number, such as its mean.");
+    log(name, detail::read_scalar(value));
+  }
 
   /// How much this batch counts in the loss and in logged means; the number of its samples unless said otherwise. For a
   /// loss that is a mean over something else, tokens that are not padding say, call it before log.

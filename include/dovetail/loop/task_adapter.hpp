@@ -36,7 +36,7 @@ std::shared_ptr<T> as_shared(std::unique_ptr<T> model) {
 }
 template <class T>
 std::shared_ptr<T> as_shared(const torch::nn::ModuleHolder<T>& model) {
-  return model.ptr();
+  return model.is_empty() ? nullptr : model.ptr();
 }
 
 template <class Task>

@@ -4,6 +4,7 @@
 #include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
 #include <dovetail/loop/check_loss.hpp>
+#include <dovetail/loop/clip_gradients.hpp>
 #include <dovetail/loop/evaluation_mode.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
@@ -36,7 +37,7 @@ class TrainingStep {
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
   }
 
-  /// One micro-batch of the window. At the window's end the step follows.
+  /// One micro-batch of the window. At the window's end the step follows, unless some rank has asked to stop.
   void micro_batch(const Batch& batch) {
     if (takes_closure_)
       kept_.push_back({batch.data.clone(), batch.target.clone(), batch.padding});
@@ -77,6 +78,7 @@ class TrainingStep {
     // In fp32 at least: a scaled loss of a half format would overflow.
     if (factor != 1.0) loss = loss.to(main_dtype_of(loss.scalar_type())) * factor;
 
+    if (run_.steps_attempted == 0 && run_.micro_batch == 0) check_untouched(run_);
     strategy_.before_backward(run_);
     precision_.before_backward(run_);
     name_foreign_collectives(run_.comm, "the reduction of gradients", [&] { loss.backward(); });
@@ -98,20 +100,13 @@ class TrainingStep {
     facts_.missing = double(run_.gradients.count_missing());
     for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k)
       facts_.squared_norms[k] = run_.gradients.squared_norm(k);
+    facts_.stop_rank = state_.stopping() ? run_.rank() : -1;
     agreement_.agree(run_, facts_);
-    stop_on_bad_loss();
+    if (facts_.stop_rank >= 0) return;  // whatever the window was, it is dropped
+    stop_on_bad_loss(run_, facts_);
     if (!(facts_.samples > 0)) refuse_step(run_, "the weights of all batches are 0", "something in them must count.");
     if (facts_.missing > 0) missing_.hide(run_, agreement_);
     state_.loss = facts_.loss / facts_.samples;
-  }
-
-  void stop_on_bad_loss() const {
-    const int rank = facts_.nan_rank >= 0 ? facts_.nan_rank : run_.scaler ? -1 : facts_.infinite_rank;
-    if (rank < 0) return;
-    throw Error(ExitCode::numeric, std::string("the loss is ") + (facts_.nan_rank >= 0 ? "NaN" : "infinite") +
-                                       " at step " + std::to_string(run_.steps_taken) + " (epoch " +
-                                       std::to_string(run_.epoch) + ") on rank " + std::to_string(rank) +
-                                       ": lower the learning rate, clip gradients, or look at that batch.");
   }
 
   /// What main gradients have to be divided by, clipping apart.
@@ -121,32 +116,6 @@ class TrainingStep {
            run_.gradients.sum_is_times;
   }
 
-  /// Clips, and hands the optimizers' tensors what they read. Returns the divisor that is still to be applied.
-  double clip_and_cast() {
-    double rest = divisor();
-    const auto& clip = run_.options.gradient_clip;
-    if (needs_norm_) {
-      double squared = 0;
-      for (double norm : facts_.squared_norms)
-        if (std::isfinite(norm)) squared += norm;
-      state_.gradient_norm = std::sqrt(squared) / rest;
-      if (clip && clip->kind == ClipOptions::Kind::norm) rest /= clip_coefficient(state_.gradient_norm, clip->limit);
-    }
-    if (clip && clip->kind == ClipOptions::Kind::value) {
-      run_.gradients.for_each_flat([&](torch::Tensor& flat) {
-        if (rest != 1.0) flat.div_(rest);
-        flat.clamp_(-clip->limit, clip->limit);
-      });
-      rest = 1.0;
-    }
-    if (run_.gradients.needs_casts()) {
-      if (rest != 1.0) run_.gradients.for_each_flat([&](torch::Tensor& flat) { flat.div_(rest); });
-      run_.gradients.cast();
-      rest = 1.0;
-    }
-    return rest;
-  }
-
   bool overflowed(std::size_t optimizer) const {
     return needs_norm_ && !std::isfinite(facts_.squared_norms[optimizer]);
   }
@@ -154,9 +123,10 @@ class TrainingStep {
   void finish_window() {
     torch::NoGradGuard no_grad;
     reduce_and_agree();
+    if (facts_.stop_rank >= 0) return drop_window(facts_.stop_rank);
     strategy_.before_step(run_);
     precision_.before_step(run_);
-    const double rest = clip_and_cast();
+    const double rest = clip_and_cast(run_, facts_, divisor(), state_);
     bool any_taken = false, any_overflow = facts_.infinite_rank >= 0;
     for (std::size_t k = 0; k < run_.optimizers.size(); ++k) {
       const bool skip = overflowed(k) || facts_.infinite_rank >= 0;
@@ -169,9 +139,19 @@ class TrainingStep {
     finish_step(any_taken, any_overflow);
   }
 
+  /// Some rank asked to stop after the last step: this one is not taken.
+  void drop_window(int stop_rank) {
+    state_.agree_to_stop(stop_rank);
+    run_.gradients.zero();
+    kept_.clear();
+    start_facts();
+  }
+
   /// Optimizers that evaluate the loss by themselves: each evaluation goes over the window's batches anew.
   void step_with_closure() {
-    const auto evaluate = [this] {
+    int64_t evaluations = 0;
+    const auto evaluate = [this, &evaluations] {
+      ++evaluations;
       torch::AutoGradMode grad(true);
       missing_.show(run_);
       run_.gradients.zero();
@@ -189,14 +169,22 @@ class TrainingStep {
           throw Error(ExitCode::numeric, "gradients are not finite at step " + std::to_string(run_.steps_taken) +
                                              " in an evaluation by " + run_.optimizers[k].type() +
                                              ", which cannot skip it: lower its learning rate or use a line search.");
-      const double rest = clip_and_cast();
+      const double rest = clip_and_cast(run_, facts_, divisor(), state_);
       if (rest != 1.0) run_.gradients.for_each_flat([&](torch::Tensor& flat) { flat.div_(rest); });
       return torch::full({}, state_.loss, torch::kFloat64);
     };
+    if (const int rank = Agreement::stop_rank(run_, state_.stopping()); rank >= 0) return drop_window(rank);
     torch::NoGradGuard no_grad;
     strategy_.before_step(run_);
     precision_.before_step(run_);
-    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) run_.optimizers[k].step_with(evaluate);
+    for (std::size_t k = 0; k < run_.optimizers.size(); ++k) {
+      const int64_t before = evaluations;
+      run_.optimizers[k].step_with(evaluate);
+      if (evaluations == before)
+        throw Error(ExitCode::user_code, run_.optimizers[k].type() + " did not evaluate the loss at step " +
+                                             std::to_string(run_.steps_taken) +
+                                             ": its step must call the closure that it is given.");
+    }
     missing_.show(run_);
     kept_.clear();
     finish_step(true, false);
@@ -228,7 +216,7 @@ class TrainingStep {
 
   void start_facts() {
     facts_.samples = facts_.loss = facts_.missing = 0;
-    facts_.nan_rank = facts_.infinite_rank = -1;
+    facts_.nan_rank = facts_.infinite_rank = facts_.stop_rank = -1;
   }
 
   RunContext& run_;
