@@ -108,7 +108,7 @@ void parity(Rank me, dt::FSDP::Options options) {
     me.check.that(session.full_bytes() == 0 && session.gradient_bytes() == 0,
                   "something is still gathered after a step");
   }
-  me.compare(session, sharded, *whole, 1e-5, "parity, " + say(options));
+  me.compare(session, sharded, *whole, 1e-5, "C-60 C-67 parity, " + say(options));
 }
 
 void accumulation(Rank me) {
@@ -126,7 +126,7 @@ void accumulation(Rank me) {
       return sum;
     });
   }
-  me.compare(session, sharded, *whole, 1e-5, "accumulation");
+  me.compare(session, sharded, *whole, 1e-5, "C-66 accumulation");
 }
 
 /// Each rank goes through other units, in another order, another number of times, and all of it changes from step to
@@ -191,7 +191,8 @@ void counts(Rank me, dt::FSDP::Options options, int accumulate) {
   const int64_t gathered = root + m * (options.reshard_after_forward ? 2 * units - last : units);
   const auto gather = after.of(dt::Collective::all_gather) - before.of(dt::Collective::all_gather);
   const auto reduce = after.of(dt::Collective::reduce_scatter) - before.of(dt::Collective::reduce_scatter);
-  const std::string what = "counts, " + say(options) + ", accumulate " + std::to_string(accumulate) + ": ";
+  const std::string what =
+      "C-23 C-41 C-86 counts, " + say(options) + ", accumulate " + std::to_string(accumulate) + ": ";
   const auto equal = [&](int64_t got, int64_t expected, const std::string& of) {
     me.check.that(got == expected, what + of + " " + std::to_string(got) + ", expected " + std::to_string(expected));
   };
@@ -259,7 +260,7 @@ void low_precision(Rank me) {
     std::size_t i = 0;
     for (auto& parameter : whole->parameters()) parameter.sub_(sums[i++], 0.01);
   }
-  me.compare(session, sharded, *whole, 0, "bf16 units");
+  me.compare(session, sharded, *whole, 0, "C-33 P40 bf16 units");
 }
 
 int rank_main() {

@@ -64,8 +64,8 @@ static int compare(int ranks) {
       const double apart = (trained - ddp).abs().max().item<double>();
       failed += !(apart <= 1e-6);
       if (dt::current_ranks().rank == 0)
-        std::printf("%d ranks, %s, %s: %.1e from ddp, tensors of 35, 5, 15, 3, 3, 1 elements kept whole\n", ranks, name,
-                    adagrad ? "torch::optim::Adagrad" : "normalized gradients", apart);
+        std::printf("T7 P47 %d ranks, %s, %s: %.1e from ddp, tensors of 35, 5, 15, 3, 3, 1 elements kept whole\n",
+                    ranks, name, adagrad ? "torch::optim::Adagrad" : "normalized gradients", apart);
     }
   }
   return failed;

@@ -52,7 +52,7 @@ inline void compare_ranks(dovetail::Communicator& comm, const std::vector<Ran>& 
       std::getline(list, line);
       different.insert(line);
     }
-    if (comm.rank() == 0) report.add("all ranks hold the same bits", ran.name(), different.size() == 1);
+    if (comm.rank() == 0) report.add("T59 all ranks hold the same bits", ran.name(), different.size() == 1);
   }
 }
 

@@ -86,7 +86,9 @@ std::vector<Outcome> fit(const Setting& setting, int times) {
   P precision;
   if constexpr (requires { precision.options.growth; })
     if (setting.scale > 0) precision.options = {.init = setting.scale, .growth = 1};
-  dt::Trainer<S, P> trainer(options_of(setting), S{}, precision);
+  S strategy;
+  if constexpr (requires { strategy.options.keep_below; }) strategy.options.keep_below = 0;  // the models are small
+  dt::Trainer<S, P> trainer(options_of(setting), strategy, precision);
   const auto [x, y] = make_data(setting.model, setting.samples(dt::current_ranks().world_size));
   std::vector<Outcome> outcomes;
   for (int i = 0; i < times; ++i) outcomes.push_back(outcome_of(trainer.fit(Task{setting}, dt::TensorDataset(x, y))));

@@ -47,7 +47,8 @@ int run_rank(const std::set<std::string>& wanted) {
   if (comm.rank() == 0) {
     std::cout << comm.size() << (comm.size() == 1 ? " rank: " : " ranks: ") << rows.size() << " pairs (";
     for (const auto& strategy : strategies) std::cout << (strategy == *strategies.begin() ? "" : ", ") << strategy;
-    std::cout << ") x " << settings.size() << " settings = " << runs << " runs of 10 steps\n";
+    std::cout << ") x " << settings.size() << " settings = " << runs << " runs of 10 steps\n"
+              << "C-81 C-97 B040 equal to one device, whatever the strategy:\n";
     for (const auto& strategy : inexact) std::cout << "not compared, since it is not exact: " << strategy << "\n";
   }
   const int64_t failures = report.print();

@@ -48,7 +48,7 @@ inline void check_scales(dovetail::Communicator& comm, const std::vector<PairRow
   const auto compare = [&](const std::string& name, const Outcome& with, const Outcome& without) {
     const Difference found = difference(with, without);
     if (comm.rank() == 0)
-      report.add("a loss scale that is a power of two: elements that differ", name, double(found.elements), 0,
+      report.add("P34 P59 a loss scale that is a power of two: elements that differ", name, double(found.elements), 0,
                  found.where);
   };
   for (const PairRow& row : scaled_rows()) {

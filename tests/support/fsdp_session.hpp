@@ -8,12 +8,13 @@
 
 #include <cmath>
 
-/// FSDP around a loop written by hand: set-up, micro-batches and plain SGD on this rank's pieces.
+/// FSDP around a loop written by hand: set-up, micro-batches and plain SGD on this rank's pieces. Unless the options
+/// say what to keep, every unit is gathered and freed, however small.
 class FsdpSession {
  public:
   FsdpSession(std::shared_ptr<torch::nn::Module> model, dovetail::Communicator comm = {},
               dovetail::FSDP::Options options = {}, dovetail::PrecisionTraits precision = {})
-      : run(dovetail::TrainerOptions{}, dovetail::FSDP::traits, precision), fsdp(dovetail::FSDP(options)) {
+      : run(dovetail::TrainerOptions{}, dovetail::FSDP::traits, precision), fsdp(dovetail::FSDP(every_unit(options))) {
     run.comm = std::move(comm);
     run.module = std::move(model);
     dovetail::collect_slots(run);
@@ -22,8 +23,9 @@ class FsdpSession {
 
   /// One micro-batch: `loss()` runs the forward and returns the loss.
   template <class Loss>
-  double micro_batch(int64_t index, Loss&& loss) {
+  double micro_batch(int64_t index, Loss&& loss, int64_t window = 1) {
     run.micro_batch = index;
+    run.window = std::max(window, index + 1);
     fsdp.before_forward(run);
     const torch::Tensor value = loss();
     fsdp.before_backward(run);
@@ -66,6 +68,11 @@ class FsdpSession {
   dovetail::FSDPRun fsdp;
 
  private:
+  static dovetail::FSDP::Options every_unit(dovetail::FSDP::Options options) {
+    if (options.keep_below == dovetail::FSDP::Options{}.keep_below) options.keep_below = 0;
+    return options;
+  }
+
   template <class Of>
   std::size_t bytes(Of of) const {
     std::size_t total = 0;

@@ -73,7 +73,7 @@ TEST_CASE("ten steps equal the plain model, bit for bit", "[fsdp][life]") {
   CHECK(torch::equal(sharded->forward(inputs), whole->forward(inputs)));
 }
 
-TEST_CASE("the optimizer's pieces are leaves, one per parameter and side by side", "[fsdp][life]") {
+TEST_CASE("T12 C-83 the optimizer's pieces are leaves, one per parameter and side by side", "[fsdp][life]") {
   auto net = make<Sharded>();
   const auto names = net->named_parameters().keys();
   FsdpSession session(net);
@@ -107,7 +107,7 @@ TEST_CASE("freed parameters say who they are and what to do", "[fsdp][life]") {
   CHECK_THROWS_WITH(wide.grad().sum(), Contains("gradients of the parameters 'a.wide.weight'"));
 }
 
-TEST_CASE("what is gathered: the root, the unit that runs, and those ahead of it", "[fsdp][life]") {
+TEST_CASE("C-02 C-49 C-88 what is gathered: the root, the unit that runs, and those ahead of it", "[fsdp][life]") {
   const int prefetch = GENERATE(0, 1);
   const bool reshards = GENERATE(true, false);
   auto net = make<Sharded>();
@@ -132,7 +132,7 @@ TEST_CASE("what is gathered: the root, the unit that runs, and those ahead of it
   }
 }
 
-TEST_CASE("gradients exist for the root and one unit at a time", "[fsdp][life]") {
+TEST_CASE("C-49 gradients exist for the root and one unit at a time", "[fsdp][life]") {
   auto net = make<Sharded>();
   FsdpSession session(net);
   const std::size_t root = 4 * (3 * 4 + 4 + 4 * 2 + 2);
@@ -151,7 +151,7 @@ TEST_CASE("gradients exist for the root and one unit at a time", "[fsdp][life]")
   CHECK(seen == std::vector<std::size_t>{root, root});
 }
 
-TEST_CASE("a unit that is called several times", "[fsdp][life]") {
+TEST_CASE("C-10 a unit that is called several times", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   const bool reshards = GENERATE(true, false);
@@ -166,7 +166,7 @@ TEST_CASE("a unit that is called several times", "[fsdp][life]") {
   CHECK(largest_difference(*sharded, *whole) < 1e-6);  // autograd adds the three contributions in one order or another
 }
 
-TEST_CASE("an order that changes from step to step", "[fsdp][life]") {
+TEST_CASE("C-69 an order that changes from step to step", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded);
@@ -185,7 +185,7 @@ TEST_CASE("an order that changes from step to step", "[fsdp][life]") {
   CHECK(largest_difference(*sharded, *whole) < 1e-5);
 }
 
-TEST_CASE("accumulation adds micro-batches", "[fsdp][life]") {
+TEST_CASE("C-66 accumulation adds micro-batches", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded);
@@ -199,7 +199,7 @@ TEST_CASE("accumulation adds micro-batches", "[fsdp][life]") {
   CHECK(largest_difference(*sharded, *whole) < 1e-5);
 }
 
-TEST_CASE("evaluation keeps one unit and changes nothing", "[fsdp][life]") {
+TEST_CASE("C-65 evaluation keeps one unit and changes nothing", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded, {}, {.reshard_after_forward = false});
@@ -220,7 +220,7 @@ TEST_CASE("evaluation keeps one unit and changes nothing", "[fsdp][life]") {
   CHECK(largest_difference(*sharded, *whole) == 0);
 }
 
-TEST_CASE("after an exception in the forward the next step is clean", "[fsdp][life]") {
+TEST_CASE("C-17 after an exception in the forward the next step is clean", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded);
@@ -336,7 +336,7 @@ TEST_CASE("a run that ends without teardown lets go of the units", "[fsdp][life]
   CHECK_FALSE(net->a->is_attached());
 }
 
-TEST_CASE("parameters that are not dense are refused by name", "[fsdp][life]") {
+TEST_CASE("C-56 parameters that are not dense are refused by name", "[fsdp][life]") {
   struct Gappy : torch::nn::Module {
     Tensor w = register_parameter("w", torch::ones({1, 4}).expand({3, 4}));
   };

@@ -63,7 +63,7 @@ void check_module(const char* name, const Options& options, bool low, Inputs... 
 
 }  // namespace
 
-TEST_CASE("modules that gather low compute under autocast what they would with fp32 weights", "[fsdp][low]") {
+TEST_CASE("P37 P39 modules that gather low compute under autocast what they would with fp32 weights", "[fsdp][low]") {
   namespace nn = torch::nn;
   torch::manual_seed(2);
   const Tensor flat = torch::randn({4, 6}), sequence = torch::randn({5, 2, 6});
@@ -115,7 +115,7 @@ TORCH_MODULE(Mixed);
 
 }  // namespace
 
-TEST_CASE("a unit has a segment in the compute format and one in fp32", "[fsdp][low]") {
+TEST_CASE("C-80 P37 a unit has a segment in the compute format and one in fp32", "[fsdp][low]") {
   dt::Unit<Mixed> unit;
   FsdpSession session(unit.ptr(), {}, {}, bf16_mixed);
   REQUIRE(session.fsdp.units().units().size() == 1);
@@ -143,7 +143,7 @@ TEST_CASE("a unit has a segment in the compute format and one in fp32", "[fsdp][
   CHECK(dt::merge_adjacent(held, mains).size() == 1);
 }
 
-TEST_CASE("true formats have one segment, and gradients that add up in fp32", "[fsdp][low]") {
+TEST_CASE("C-35 P41 true formats have one segment, and gradients that add up in fp32", "[fsdp][low]") {
   dt::Unit<torch::nn::Linear> unit(1, 1);
   unit->to(torch::kBFloat16);
   {

@@ -121,7 +121,7 @@ TEST_CASE("a unit goes into Sequential", "[fsdp][unit]") {
   CHECK(transposed->forward(torch::ones({1, 2, 4})).sizes() == std::vector<int64_t>{1, 3, 4});
 }
 
-TEST_CASE("backward fires once per pass, before and after the unit's own gradients", "[fsdp][unit]") {
+TEST_CASE("C-64 backward fires once per pass, before and after the unit's own gradients", "[fsdp][unit]") {
   dt::Unit<Block> first(3), second(3);
   auto one = std::make_shared<Counter>(), two = std::make_shared<Counter>();
   first->attach(one);

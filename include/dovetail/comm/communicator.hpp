@@ -35,7 +35,9 @@ class Communicator {
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
-    if (ranks.world_size > 1) state.group = detail::connect_gloo(ranks, timeouts, state.counts);
+    if (ranks.world_size > 1)
+      state.group = ranks.how.kind == Rendezvous::Kind::recorded ? detail::record_rank(ranks, state.counts)
+                                                                 : detail::connect_gloo(ranks, timeouts, state.counts);
     return made;
   }
 
@@ -88,8 +90,9 @@ class Communicator {
   /// out = sum over ranks, in rank order, of the part of `in` that is this rank's; `in` is `size()` times as large.
   /// Half formats are summed in fp32; `out` has the dtype of `in` or, for half formats, fp32. `out` may be part of
   /// `in`. An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run.
+  /// With `adds` the sum is added to what `out` holds.
   void reduce_scatter(const torch::Tensor& out, const torch::Tensor& in) { reduce_scatter_async(out, in).wait(); }
-  [[nodiscard]] Pending reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in);
+  [[nodiscard]] Pending reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in, bool adds = false);
 
   /// Copies rank `root`'s content to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root);
@@ -150,15 +153,8 @@ inline void Communicator::all_reduce_deterministic(const torch::Tensor& tensor) 
   torch::Tensor to = detail::byte_view(rows.values), whole = detail::byte_view(sent.values);
   finish(Collective::all_reduce, [&] { return detail::all_to_all_flat(backend(), to, whole); });
 
-  torch::Tensor mine = sent.values.narrow(0, rank() * part, part);
-  if (const auto wide = detail::sum_dtype(tensor.scalar_type()); wide == tensor.scalar_type()) {
-    detail::sum_rows(mine, rows.values);
-  } else {
-    auto sum = state_->scratch.take({part}, wide);
-    detail::sum_rows(sum.values, rows.values);
-    mine.copy_(sum.values);
-    state_->scratch.give(std::move(sum));
-  }
+  const torch::Tensor mine = sent.values.narrow(0, rank() * part, part);
+  detail::sum_rows(mine, rows.values);
   state_->scratch.give(std::move(rows));
   torch::Tensor from = detail::byte_view(mine);
   finish(Collective::all_reduce, [&] { return detail::all_gather_flat(backend(), whole, from); });
@@ -170,18 +166,17 @@ inline void Communicator::all_reduce_deterministic(const torch::Tensor& tensor) 
 
 inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in) {
   const torch::NoGradGuard no_grad;
-  const bool alone = !begin(out, in, "all_gather_into");
-  torch::Tensor to = detail::byte_view(out), from = detail::byte_view(in);
-  if (alone) {
-    if (to.data_ptr() != from.data_ptr()) to.copy_(from);
+  if (!begin(out, in, "all_gather_into")) {
+    detail::copy_memory(out, in);
     return {};
   }
+  torch::Tensor to = detail::byte_view(out), from = detail::byte_view(in);
   count(Collective::all_gather, out);
   auto work = state_->guarded(Collective::all_gather, [&] { return detail::all_gather_flat(backend(), to, from); });
   return {state_, Collective::all_gather, std::move(work)};
 }
 
-inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in) {
+inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in, bool adds) {
   const torch::NoGradGuard no_grad;
   detail::check_pair(in, out, size(), "reduce_scatter", true);
   const auto dtype = in.scalar_type();
@@ -190,15 +185,19 @@ inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, cons
                                          c10::toString(out.scalar_type()) + ".");
   }
   if (size() == 1 || in.numel() == 0) {
-    torch::Tensor to = detail::flat_view(out);
-    if (out.data_ptr() != in.data_ptr()) to.copy_(detail::flat_view(in));
+    if (adds)
+      detail::flat_view(out).add_(detail::flat_view(in));
+    else if (out.scalar_type() == dtype)
+      detail::copy_memory(out, in);
+    else
+      detail::flat_view(out).copy_(detail::flat_view(in));
     return {};
   }
   auto rows = state_->scratch.take({size(), out.numel()}, dtype);
   count(Collective::reduce_scatter, in);
   torch::Tensor to = detail::byte_view(rows.values), from = detail::byte_view(in);
   auto work = state_->guarded(Collective::reduce_scatter, [&] { return detail::all_to_all_flat(backend(), to, from); });
-  return {state_, Collective::reduce_scatter, std::move(work), out, std::move(rows)};
+  return {state_, Collective::reduce_scatter, std::move(work), out, std::move(rows), adds};
 }
 
 inline void Communicator::broadcast(const torch::Tensor& tensor, int root) {

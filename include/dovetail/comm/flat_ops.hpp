@@ -2,10 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <dovetail/launch/error.hpp>
@@ -56,22 +60,60 @@ inline void check_pair(const torch::Tensor& large, const torch::Tensor& small, i
   }
 }
 
+/// Copies elements in storage order; nothing where it is the same memory. Both have the same dtype and no gaps.
+inline void copy_memory(const torch::Tensor& to, const torch::Tensor& from) {
+  if (from.numel() > 0 && to.const_data_ptr() != from.const_data_ptr())
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+}
+
 /// Half formats are summed in fp32, everything else in its own dtype.
 [[nodiscard]] inline torch::ScalarType sum_dtype(torch::ScalarType dtype) {
   return dtype == torch::kHalf || dtype == torch::kBFloat16 ? torch::kFloat : dtype;
 }
 
-/// out = rows[0] + rows[1] + ..., in this order, in the dtype of `out`, which is sum_dtype of the rows' or wider.
-/// `rows` is [ranks, n], `out` has n elements and no gaps. One order on every run and every rank, hence the same bits.
-inline void sum_rows(torch::Tensor out, const torch::Tensor& rows) {
-  out = flat_view(out);
-  if (rows.size(0) > 1 && rows.scalar_type() == out.scalar_type()) {
-    torch::add_out(out, rows[0], rows[1]);
-    for (int64_t row = 2; row < rows.size(0); ++row) out.add_(rows[row]);
-    return;
+template <class T>
+using SumOf = std::conditional_t<std::is_same_v<T, at::Half> || std::is_same_v<T, at::BFloat16>, float, T>;
+
+/// One pass over memory: each block of elements is summed while it is in the cache.
+template <class Out, class In, class Sum>
+void sum_rows_of(Out* out, const In* rows, int64_t ranks, int64_t row, int64_t begin, int64_t end, bool adds) {
+  constexpr int64_t block = 256;
+  Sum sums[block];
+  for (int64_t at = begin; at < end; at += block) {
+    const int64_t n = std::min(block, end - at);
+    const In* from = rows + at;
+    for (int64_t i = 0; i < n; ++i) sums[i] = static_cast<Sum>(from[i]);
+    for (int64_t rank = 1; rank < ranks; ++rank) {
+      from += row;
+      for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<Sum>(from[i]);
+    }
+    Out* to = out + at;
+    if (adds)
+      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<Out>(static_cast<Sum>(to[i]) + sums[i]);
+    else
+      for (int64_t i = 0; i < n; ++i) to[i] = static_cast<Out>(sums[i]);
   }
-  out.copy_(rows[0]);
-  for (int64_t row = 1; row < rows.size(0); ++row) out.add_(rows[row]);
+}
+
+/// out = rows[0] + rows[1] + ..., in this order, in sum_dtype of the rows, rounded once to the dtype of `out`, which is
+/// the rows' or sum_dtype of it; or this sum added to `out`. `rows` is [ranks, n], `out` has n elements and no gaps.
+/// One order on every run and every rank, hence the same bits.
+inline void sum_rows(const torch::Tensor& out, const torch::Tensor& rows, bool adds = false) {
+  const int64_t ranks = rows.size(0), n = rows.size(1);
+  const bool widens = out.scalar_type() != rows.scalar_type();
+  constexpr int64_t worth_a_thread = 1 << 16;
+  const auto sum = [&]<class In>(In) {
+    using Sum = SumOf<In>;
+    const In* from = rows.const_data_ptr<In>();
+    at::parallel_for(0, n, worth_a_thread, [&](int64_t begin, int64_t end) {
+      if (widens)
+        sum_rows_of<Sum, In, Sum>(static_cast<Sum*>(out.mutable_data_ptr()), from, ranks, n, begin, end, adds);
+      else
+        sum_rows_of<In, In, Sum>(static_cast<In*>(out.mutable_data_ptr()), from, ranks, n, begin, end, adds);
+    });
+  };
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(torch::kHalf, torch::kBFloat16, rows.scalar_type(), "sum over ranks",
+                                         [&] { sum(scalar_t{}); });
 }
 
 /// Temporaries that are used again. As many are kept as were ever in use at once, each as large as the largest request

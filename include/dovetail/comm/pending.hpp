@@ -54,8 +54,7 @@ class Pending {
     const auto work = std::exchange(work_, nullptr);
     state->guarded(collective_, [&] { return work->wait(); });
     if (rows_.values.defined()) {
-      const torch::NoGradGuard no_grad;
-      detail::sum_rows(out_, rows_.values);
+      detail::sum_rows(out_, rows_.values, adds_);
       state->scratch.give(std::exchange(rows_, {}));
     }
     out_ = torch::Tensor();
@@ -68,18 +67,20 @@ class Pending {
   using State = std::shared_ptr<detail::CommunicatorState>;
 
   Pending(State state, Collective collective, c10::intrusive_ptr<c10d::Work> work, torch::Tensor out = {},
-          detail::Scratch::Loan rows = {})
+          detail::Scratch::Loan rows = {}, bool adds = false)
       : state_(std::move(state)),
         collective_(collective),
         work_(std::move(work)),
         out_(std::move(out)),
-        rows_(std::move(rows)) {}
+        rows_(std::move(rows)),
+        adds_(adds) {}
 
   State state_;
   Collective collective_ = Collective::barrier;
   c10::intrusive_ptr<c10d::Work> work_;
   torch::Tensor out_;           // of a reduce-scatter: where the sum goes
   detail::Scratch::Loan rows_;  // of a reduce-scatter: what the ranks sent
+  bool adds_ = false;           // of a reduce-scatter: to what is in out_
 };
 
 }  // namespace dovetail

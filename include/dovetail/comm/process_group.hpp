@@ -9,10 +9,12 @@
 #include <memory>
 #include <utility>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <dovetail/comm/counting_backend.hpp>
+#include <dovetail/comm/recording_backend.hpp>
 #include <dovetail/comm/store.hpp>
 
 namespace dovetail {
@@ -50,6 +52,25 @@ inline void ignore_broken_pipes() {
     std::signal(SIGPIPE, SIG_IGN);
 }
 
+/// A process group over one backend, as c10d::Reducer asks for; what it sends is counted.
+[[nodiscard]] inline auto counted_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                        c10::intrusive_ptr<c10d::Backend> backend, c10d::ProcessGroup::BackendType type,
+                                        std::shared_ptr<CommunicationCounts> counts) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, backend->getRank(), backend->getSize());
+  group->setBackend(c10::DeviceType::CPU, type,
+                    c10::make_intrusive<CountingBackend>(std::move(backend), std::move(counts)));
+  group->setDefaultBackend(type);
+  return group;
+}
+
+/// One rank of a world of which nobody else is there.
+[[nodiscard]] inline ConnectedGroup record_rank(const Ranks& ranks, std::shared_ptr<CommunicationCounts> counts) {
+  auto recording = c10::make_intrusive<RecordingBackend>(ranks.rank, ranks.world_size);
+  auto group = counted_group(c10::make_intrusive<c10d::HashStore>(), recording, c10d::ProcessGroup::BackendType::CUSTOM,
+                             std::move(counts));
+  return {std::move(recording), std::move(group)};
+}
+
 /// Connects all ranks; returns when every one of them is there.
 /// @throws Error(collective_timeout, peer_lost, arguments)
 [[nodiscard]] inline ConnectedGroup connect_gloo(const Ranks& ranks, const Timeouts& timeouts,
@@ -63,11 +84,7 @@ inline void ignore_broken_pipes() {
     gloo->barrier()->wait();
     gloo->setTimeout(timeouts.step);
 
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, ranks.rank, ranks.world_size);
-    using BackendType = c10d::ProcessGroup::BackendType;
-    group->setBackend(c10::DeviceType::CPU, BackendType::GLOO,
-                      c10::make_intrusive<CountingBackend>(gloo, std::move(counts)));
-    group->setDefaultBackend(BackendType::GLOO);
+    auto group = counted_group(store, gloo, c10d::ProcessGroup::BackendType::GLOO, std::move(counts));
     return {std::move(gloo), std::move(group)};
   } catch (const std::exception& cause) {
     throw_collective_error(cause, "connecting", ranks.rank, ranks.world_size, timeouts.setup);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <dovetail/shard/unit_schedule.hpp>
-#include <dovetail/shard/units_in_memory.hpp>
 
 #include <algorithm>
 #include <vector>
@@ -10,15 +9,18 @@
 namespace dovetail {
 
 /// Goes through the steps of one backward in their order, never back: gathers, ahead of need too, frees and reduces. A
-/// step that this rank has no use for is taken all the same, as the other ranks may have.
+/// step that this rank has no use for is taken all the same, as the other ranks may have. `Memory` is UnitsInMemory, or
+/// what only counts.
 class BackwardWalk {
  public:
-  /// @param adds to the gradients of earlier micro-batches, instead of beginning anew
-  void begin(UnitSchedule& schedule, bool reshards, int prefetch, bool adds) {
+  /// @param reduces  else gradients stay whole, for a later backward of the window to reduce
+  /// @param adds     to what was reduced of earlier micro-batches, instead of beginning anew
+  void begin(UnitSchedule& schedule, bool reshards, int prefetch, bool reduces, bool adds) {
     schedule_ = &schedule;
     steps_ = &schedule.backward();
     reshards_ = reshards;
     prefetch_ = std::size_t(prefetch);
+    reduces_ = reduces;
     adds_ = adds;
     taken_ = gathers_taken_ = gathers_issued_ = 0;
     gathers_.clear();
@@ -26,15 +28,24 @@ class BackwardWalk {
       if (step.kind == BackwardStep::Kind::gather) gathers_.push_back(schedule.visits()[step.visit].unit);
   }
 
-  bool adds() const { return adds_; }
   bool has_finished(std::size_t visit) const { return schedule_->finish_at(visit) < taken_; }
 
-  void to_gather(UnitsInMemory& memory, std::size_t visit) { go(memory, schedule_->gather_at(visit) + 1); }
-  void to_finish(UnitsInMemory& memory, std::size_t visit) { go(memory, schedule_->finish_at(visit) + 1); }
-  void to_end(UnitsInMemory& memory) { go(memory, steps_->size()); }
+  template <class Memory>
+  void to_gather(Memory& memory, std::size_t visit) {
+    go(memory, schedule_->gather_at(visit) + 1);
+  }
+  template <class Memory>
+  void to_finish(Memory& memory, std::size_t visit) {
+    go(memory, schedule_->finish_at(visit) + 1);
+  }
+  template <class Memory>
+  void to_end(Memory& memory) {
+    go(memory, steps_->size());
+  }
 
  private:
-  void go(UnitsInMemory& memory, std::size_t end) {
+  template <class Memory>
+  void go(Memory& memory, std::size_t end) {
     while (taken_ < end) {
       const BackwardStep step = (*steps_)[taken_++];
       const int unit = schedule_->visits()[step.visit].unit;
@@ -45,7 +56,8 @@ class BackwardWalk {
     }
   }
 
-  void gather(UnitsInMemory& memory, int unit) {
+  template <class Memory>
+  void gather(Memory& memory, int unit) {
     memory.gather(unit);
     gathers_issued_ = std::max(gathers_issued_, ++gathers_taken_);
     const std::size_t end = std::min(gathers_.size(), gathers_taken_ + prefetch_);
@@ -53,16 +65,21 @@ class BackwardWalk {
       if (!memory.gather_ahead(gathers_[gathers_issued_], reshards_)) return;
   }
 
-  void finish(UnitsInMemory& memory, int unit, bool reduces) {
-    if (reduces) memory.let_go(unit);
-    if (reduces || reshards_) memory.release(unit);
-    if (reduces) memory.unit(unit).reduce(memory.comm(), adds_);
+  template <class Memory>
+  void finish(Memory& memory, int unit, bool last_visit) {
+    if (last_visit) memory.let_go(unit);
+    if (reshards_ || (last_visit && reduces_)) memory.release(unit);
+    if (!last_visit) return;
+    if (reduces_)
+      memory.reduce(unit, adds_);
+    else
+      memory.owe(unit);
   }
 
   UnitSchedule* schedule_ = nullptr;
   const std::vector<BackwardStep>* steps_ = nullptr;
   std::vector<int> gathers_;  // units, in the order of backward
-  bool reshards_ = true, adds_ = false;
+  bool reshards_ = true, reduces_ = true, adds_ = false;
   std::size_t prefetch_ = 0;
   std::size_t taken_ = 0;                               // steps
   std::size_t gathers_taken_ = 0, gathers_issued_ = 0;  // the latter are ahead

@@ -5,11 +5,18 @@
 #include <dovetail/shard/flat_home.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace dovetail {
+
+/// Where whole parameters and whole gradients of all units of a model take their memory from.
+struct UnitMemory {
+  std::shared_ptr<MemoryPool> gathered = std::make_shared<MemoryPool>();
+  std::shared_ptr<MemoryPool> gradients = std::make_shared<MemoryPool>();
+};
 
 /// Parameters of one unit that are stored in one dtype and gathered in one: one flat buffer, one collective.
 ///
@@ -22,7 +29,7 @@ class FlatSegment {
   /// @param gathered dtype of the module's tensors from now on
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
   FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
-              torch::Tensor shard, torch::Tensor main, const std::string& whose)
+              torch::Tensor shard, torch::Tensor main, const std::string& whose, const UnitMemory& memory = {})
       : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
     torch::NoGradGuard no_grad;
     const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
@@ -37,12 +44,16 @@ class FlatSegment {
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
       tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
     }
-    full_ = StorageGate(full, "dovetail: " + whose +
-                                  " are read while FSDP has freed them. They exist only while their unit runs: "
-                                  "call it through its holder, forward() or call(), not through its members.");
-    gradient_ = StorageGate(gradient, "dovetail: gradients of " + whose +
-                                          " are read after FSDP has sent them to their owners; "
-                                          "what is left of them is with the optimizer's tensors.");
+    full_ = StorageGate(full,
+                        "dovetail: " + whose +
+                            " are read while FSDP has freed them. They exist only while their unit runs: "
+                            "call it through its holder, forward() or call(), not through its members.",
+                        memory.gathered);
+    gradient_ = StorageGate(gradient,
+                            "dovetail: gradients of " + whose +
+                                " are read after FSDP has sent them to their owners; "
+                                "what is left of them is with the optimizer's tensors.",
+                            memory.gradients);
     full_.close();
     gradient_.close();
   }
@@ -53,10 +64,11 @@ class FlatSegment {
   std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
   std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
 
-  /// Casts this rank's part into its place and starts to gather the others' around it.
+  /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype.
   Pending gather(Communicator& comm) {
     torch::NoGradGuard no_grad;
     full_.open();
+    if (full_part_.scalar_type() == shard_.scalar_type()) return comm.all_gather_into_async(full_.buffer(), shard_);
     full_part_.copy_(shard_);
     return comm.all_gather_into_async(full_.buffer(), full_part_);
   }
@@ -71,20 +83,10 @@ class FlatSegment {
   }
   void close_gradient() { gradient_.close(); }
 
-  /// Sums the gradients over ranks into `main`, or adds the sum to it.
-  void reduce(Communicator& comm, bool adds) {
-    torch::NoGradGuard no_grad;
+  /// Starts to sum the gradients over ranks into `main`, or to add the sum to it. They must stay open meanwhile.
+  Pending reduce(Communicator& comm, bool adds) {
     open_gradient();
-    if (!adds) {
-      comm.reduce_scatter(main_, gradient_.buffer());
-    } else if (comm.size() == 1) {
-      main_.add_(gradient_.buffer());
-    } else {
-      const torch::Tensor more = torch::empty_like(main_);
-      comm.reduce_scatter(more, gradient_.buffer());
-      main_.add_(more);
-    }
-    gradient_.close();
+    return comm.reduce_scatter_async(main_, gradient_.buffer(), adds);
   }
 
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
@@ -122,12 +124,9 @@ class FlatUnit {
   const std::vector<FlatSegment>& segments() const { return segments_; }
 
   void start_gather(Communicator& comm) {
-    for (FlatSegment& segment : segments_) pending_.push_back(segment.gather(comm));
+    for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm));
   }
-  void finish_gather() {
-    for (Pending& pending : pending_) pending.wait();
-    pending_.clear();
-  }
+  void finish_gather() { finish(gathering_); }
   void release() {
     for (FlatSegment& segment : segments_) segment.release();
   }
@@ -137,9 +136,13 @@ class FlatUnit {
   void close_gradients() {
     for (FlatSegment& segment : segments_) segment.close_gradient();
   }
-  void reduce(Communicator& comm, bool adds) {
-    for (FlatSegment& segment : segments_) segment.reduce(comm, adds);
+  void start_reduce(Communicator& comm, bool adds) {
+    for (FlatSegment& segment : segments_) reducing_.push_back(segment.reduce(comm, adds));
     has_main_ = true;
+  }
+  void finish_reduce() {
+    finish(reducing_);
+    close_gradients();
   }
   void restore(Communicator& comm) {
     for (FlatSegment& segment : segments_) segment.restore(comm);
@@ -153,9 +156,14 @@ class FlatUnit {
   }
 
  private:
+  static void finish(std::vector<Pending>& all) {
+    for (Pending& pending : all) pending.wait();
+    all.clear();
+  }
+
   std::string name_;
   std::vector<FlatSegment> segments_;
-  std::vector<Pending> pending_;
+  std::vector<Pending> gathering_, reducing_;
   bool has_main_ = false;
 };
 

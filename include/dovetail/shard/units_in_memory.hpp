@@ -3,6 +3,8 @@
 
 #include <dovetail/shard/flat_unit.hpp>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@ class UnitsInMemory {
   const FlatUnit& unit(int unit) const { return units_[std::size_t(unit)]; }
   FlatUnit& root() { return root_; }
   const FlatUnit& root() const { return root_; }
+  const std::string& name(int unit) const { return units_[std::size_t(unit)].name(); }
   Communicator& comm() { return comm_; }
 
   bool is_kept(int unit) const { return state(unit).kept; }
@@ -52,25 +55,56 @@ class UnitsInMemory {
     if (!state(unit).kept) units_[std::size_t(unit)].release();
   }
 
-  void gather_root() {
-    if (std::exchange(root_gathered_, true)) return;
-    root_.start_gather(comm_);
-    root_.finish_gather();
+  void start_root() {
+    if (!std::exchange(root_gathered_, true)) root_.start_gather(comm_);
   }
+  void finish_root() { root_.finish_gather(); }
   void release_root() {
+    root_.finish_gather();
     root_.release();
     root_gathered_ = false;
   }
 
-  /// Whatever state they are in: all units are freed, and all gradients; the root's parameters stay.
+  /// Starts to send the unit's gradients to their owners. One reduction is under way while backward computes the next
+  /// unit: that of the unit before is waited for first, so that whole gradients of two units exist at most.
+  void reduce(int unit, bool adds) {
+    state(unit).owed = false;
+    finish_reductions();
+    start(units_[std::size_t(unit)], adds);
+  }
+  void reduce_root(bool adds) { start(root_, adds); }
+
+  void finish_reductions() {
+    for (FlatUnit* unit : reducing_) unit->finish_reduce();
+    reducing_.clear();
+  }
+
+  /// The unit's gradients stay whole until the window's last backward. They are reduced then, also if it does not come
+  /// by the unit.
+  void owe(int unit) { state(unit).owed = true; }
+  void reduce_owed(bool adds) {
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      if (states_[u].owed) reduce(int(u), adds);
+  }
+
+  /// Nothing of a window stays: all units are freed, and all gradients that are not on their way; the root's parameters
+  /// stay.
   void drop() {
     for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (states_[u].in_flight) units_[u].finish_gather();
-      units_[u].release();
-      units_[u].close_gradients();
+      drop_gathered(u);
+      if (!is_reducing(units_[u])) units_[u].close_gradients();
       states_[u] = State{};
     }
-    root_.close_gradients();
+    if (!is_reducing(root_)) root_.close_gradients();
+  }
+
+  /// Between micro-batches whose gradients are reduced together: those stay, and parameters unless they are freed after
+  /// every forward.
+  void drop_within_window(bool frees_parameters) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (frees_parameters || !states_[u].gathered) drop_gathered(u);
+      states_[u].kept = false;
+    }
   }
 
   /// Whole parameters for the module.
@@ -84,7 +118,24 @@ class UnitsInMemory {
     bool gathered = false;   ///< the same on every rank at the same point of the order
     bool in_flight = false;  ///< gathered ahead
     bool kept = false;
+    bool owed = false;  ///< gradients of earlier micro-batches, on some rank
   };
+
+  void drop_gathered(std::size_t u) {
+    if (std::exchange(states_[u].in_flight, false)) units_[u].finish_gather();
+    units_[u].release();
+    states_[u].gathered = false;
+  }
+
+  void start(FlatUnit& unit, bool adds) {
+    unit.start_reduce(comm_, adds);
+    reducing_.push_back(&unit);
+    if (comm_.size() == 1) finish_reductions();
+  }
+
+  bool is_reducing(const FlatUnit& unit) const {
+    return std::find(reducing_.begin(), reducing_.end(), &unit) != reducing_.end();
+  }
 
   State& state(int unit) { return states_[std::size_t(unit)]; }
   const State& state(int unit) const { return states_[std::size_t(unit)]; }
@@ -92,6 +143,7 @@ class UnitsInMemory {
   std::vector<FlatUnit> units_;
   FlatUnit root_;
   std::vector<State> states_;
+  std::vector<FlatUnit*> reducing_;
   Communicator comm_;
   bool root_gathered_ = false;
 };

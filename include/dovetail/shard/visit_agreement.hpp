@@ -4,23 +4,47 @@
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/unit_schedule.hpp>
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <optional>
 
 namespace dovetail {
 
 /// What all ranks visit next, each wishing for some visit or for none; none where nobody wishes. One collective of 8
-/// bytes a rank. The innermost wish comes first, so that no unit is freed while it runs, then the unit that is first in
-/// the model.
-inline std::optional<UnitVisit> agree_on_visit(Communicator& comm, std::optional<UnitVisit> wish) {
-  if (comm.size() == 1) return wish;
-  constexpr double width = 1 << 20;  // more units than a model has
-  const double mine = wish ? wish->depth * width + (width - 1 - wish->unit) : -1;
-  const auto all = comm.all_gather(std::span<const double>(&mine, 1));
-  const double most = *std::max_element(all.begin(), all.end());
-  if (most < 0) return std::nullopt;
-  const int depth = int(most / width);
-  return UnitVisit{int(width - 1 - (most - depth * width)), depth};
-}
+/// bytes a rank, which may be under way while the rank goes on. The innermost wish comes first, so that no unit is
+/// freed while it runs, then the unit that is first in the model.
+class VisitAgreement {
+ public:
+  void start(Communicator& comm, std::optional<UnitVisit> wish) {
+    if (!all_.defined()) {
+      const c10::InferenceMode normal(false);
+      mine_ = torch::empty({1}, torch::kDouble);
+      all_ = torch::empty({comm.size()}, torch::kDouble);
+    }
+    *mine_.mutable_data_ptr<double>() = wish ? wish->depth * width + (width - 1 - wish->unit) : -1;
+    pending_ = comm.all_gather_into_async(all_, mine_);
+  }
+
+  std::optional<UnitVisit> finish() {
+    pending_.wait();
+    const double* all = all_.const_data_ptr<double>();
+    const double most = *std::max_element(all, all + all_.numel());
+    if (most < 0) return std::nullopt;
+    const int depth = int(most / width);
+    return UnitVisit{int(width - 1 - (most - depth * width)), depth};
+  }
+
+  std::optional<UnitVisit> agree(Communicator& comm, std::optional<UnitVisit> wish) {
+    start(comm, wish);
+    return finish();
+  }
+
+ private:
+  static constexpr double width = 1 << 20;  // more units than a model has
+
+  torch::Tensor mine_, all_;
+  Pending pending_;
+};
 
 }  // namespace dovetail

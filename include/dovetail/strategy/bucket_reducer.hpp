@@ -91,7 +91,17 @@ class BucketReducer {
     });
   }
 
+  /// In a window of one micro-batch autograd keeps what it makes, and the Reducer copies it into the bucket, divided:
+  /// one pass over memory, where zeroing, adding and dividing in place are three.
   void before_backward(RunContext& run) {
+    if (run.micro_batch == 0) {
+      if (run.window == 1) {
+        for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();
+      } else {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& bucket : buckets_) bucket.zero_();
+      }
+    }
     if (run.at_boundary()) reducer_->prepare_for_backward({});
   }
 
@@ -119,14 +129,18 @@ class BucketReducer {
       Slot& slot = run.gradients.slots[i];
       slot.arrived = (*arrived_)[i] != never;
       (*arrived_)[i] = never;
-      if (slot.main.is_same(slot.model.grad())) continue;
-      slot.main = slot.model.grad();
-      moved = true;
+      torch::Tensor& gradient = slot.model.mutable_grad();
+      if (gradient.const_data_ptr() != slot.main.const_data_ptr()) {
+        slot.main = gradient;
+        moved = true;
+      } else {
+        gradient = slot.main;  // the same tensor from step to step: optimizers know it by its identity
+      }
     }
     if (moved) {
       std::vector<torch::Tensor> mains;
       for (const Slot& slot : run.gradients.slots) mains.push_back(slot.main);
-      run.gradients.buffers = merge_adjacent(mains);
+      buckets_ = merge_adjacent(mains);
       run.gradients.finish(run.optimizers.size());
       run.optimizers.rebind();
     }
@@ -149,6 +163,7 @@ class BucketReducer {
 
   std::shared_ptr<std::vector<char>> arrived_;  // shared with the hooks, which live as long as any graph does
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> accumulators_;
+  std::vector<torch::Tensor> buckets_;  // all gradients
   std::unique_ptr<c10d::Reducer> reducer_;
 };
 

@@ -3,6 +3,8 @@
 
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
+#include <dovetail/strategy/reduce.hpp>
+#include <cstdint>
 #include <string_view>
 
 namespace dovetail {
@@ -19,6 +21,10 @@ struct FSDP final : StrategyBase {
     bool reshard_after_forward =
         true;          ///< free a unit's parameters after its forward and gather them again in backward
     int prefetch = 1;  ///< how many units are gathered ahead of the one that computes
+    std::int64_t keep_below = 1 << 16;  ///< units of fewer elements stay gathered for the whole step and share their
+                                        ///< collectives, as long as they have at most 16 times that together
+    Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches, and parameters too
+                                        ///< where they are not freed after their forward
   };
   Options options{};
 

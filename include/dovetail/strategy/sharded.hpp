@@ -3,9 +3,22 @@
 
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
+#include <dovetail/strategy/reduce.hpp>
 #include <string_view>
 
 namespace dovetail {
+
+/// Options of Sharded<level>.
+template <int level>
+struct ShardedOptions {
+  int bucket_mb = 2;  ///< size of the buckets in which gradients are reduced, MiB; those of optimizers that want whole
+                      ///< tensors are reduced in one
+};
+template <>
+struct ShardedOptions<2> {
+  int bucket_mb = 2;
+  Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches
+};
 
 /// Data parallel with the optimizer's work cut over the ranks (ZeRO stages 1 and 2; fairscale's OSS and ShardedDDP).
 /// `Sharded<1>` cuts the optimizer's state, `Sharded<2>` the gradients as well; every rank still holds the whole model.
@@ -19,6 +32,12 @@ struct Sharded final : StrategyBase {
   static constexpr StrategyTraits traits{.rebuilds_optimizers = true,
                                          .wraps_model = true,
                                          .shards = level == 1 ? Shards::optimizer_state : Shards::gradients};
+
+  using Options = ShardedOptions<level>;
+  Options options{};
+
+  Sharded() = default;
+  constexpr explicit Sharded(Options chosen) : options(chosen) {}
 };
 
 }  // namespace dovetail

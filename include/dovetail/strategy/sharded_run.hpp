@@ -2,24 +2,29 @@
 #pragma once
 
 #include <dovetail/optim/exchange.hpp>
-#include <dovetail/run/dense.hpp>
-#include <dovetail/shard/storage_gate.hpp>
+#include <dovetail/shard/gradient_bucket.hpp>
+#include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/strategy/sharded.hpp>
+#include <dovetail/strategy/sharded_plan.hpp>
 
-#include <map>
 #include <unordered_map>
 
 namespace dovetail {
 
 /// ZeRO-1 and ZeRO-2 in one run: every rank holds the whole model and steps its part of it.
 ///
-/// Parameters lie in one flat buffer per dtype, in backward order, cut into one part for each rank. Gradients are
-/// reduce-scattered to their owners: at level 1 once per window, at level 2 every micro-batch, after which the full
-/// gradient is freed. After the step an all-gather brings the updated parts back. Element-wise optimizers see pieces of
-/// tensors; for others parts end at borders of tensors.
+/// Parameters lie in flat buckets, in backward order, each cut into one part for each rank. Gradients are
+/// reduce-scattered to their owners, bucket by bucket while backward computes the next one: at level 1 once per window,
+/// at level 2 every micro-batch, after which the bucket's memory is freed. After the step all-gathers bring the updated
+/// parts back. Element-wise optimizers see pieces of tensors; for others there is one bucket, whose parts end at
+/// borders of tensors.
 class ShardedRun : public StrategyBase {
  public:
-  explicit ShardedRun(int level) : frees_gradients_(level == 2) {}
+  ShardedRun(int level, int bucket_mb, Reduce reduce) : level_(level), bucket_mb_(bucket_mb), reduce_(reduce) {}
+
+  void environment(StrategyContext&) {
+    if (bucket_mb_ < 1) throw Error(ExitCode::arguments, "Sharded's bucket_mb must be at least 1.");
+  }
 
   /// Optimizers exist over whole parameters: their groups are edited to hold this rank's pieces instead.
   void rebuild_optimizers(StrategyContext& run) {
@@ -27,115 +32,149 @@ class ShardedRun : public StrategyBase {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
-    std::map<torch::ScalarType, std::vector<Slot*>> by_dtype;
-    for (auto slot = run.gradients.slots.rbegin(); slot != run.gradients.slots.rend(); ++slot)
-      by_dtype[slot->model.scalar_type()].push_back(&*slot);
-    std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces;
-    for (auto& [dtype, slots] : by_dtype) add_buffers(run, slots, cut, pieces);
+    arrived_.assign(run.gradients.slots.size(), false);
+    for (const ShardedBucket& bucket : plan_sharded(run.gradients.slots, cut, bucket_mb_, run.world_size()))
+      add_bucket(run, bucket, cut);
+
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       for (auto& group : run.optimizers[k].base().param_groups())
         for (torch::Tensor& tensor : group.params())
-          if (const auto found = pieces.find(tensor.unsafeGetTensorImpl()); found != pieces.end())
+          if (const auto found = pieces_.find(tensor.unsafeGetTensorImpl()); found != pieces_.end())
             exchange(run.optimizers[k].base(), tensor, found->second);
+    pieces_.clear();
     run.gradients.parts = run.world_size() > 1;
   }
 
-  void attach_gradients(StrategyContext&) {}
-
-  void before_backward(StrategyContext& run) {
-    if (!frees(run)) return;
-    for (Buffers& buffers : buffers_) {
-      buffers.gradient.open();
-      buffers.gradient.buffer().zero_();
-    }
+  /// Autograd's hooks come after the last change of a dtype, which would lose them.
+  void attach_gradients(StrategyContext& run) {
+    for (std::size_t b = 0; b < buckets_.size(); ++b)
+      for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
+        const std::size_t slot = buckets_[b].slots[i];
+        hooks_.add(run.gradients.slots[slot].model, [this, b, i, slot](const torch::Tensor& gradient) {
+          buckets_[b].gradients.take(i, gradient);
+          arrived_[slot] = true;
+          reduce_complete_ones();
+        });
+      }
   }
 
-  void after_backward(StrategyContext& run) {
-    if (!frees(run)) return;
-    for (Buffers& buffers : buffers_) {
-      if (run.micro_batch == 0) {
-        run.comm.reduce_scatter(buffers.main, buffers.gradient.buffer());
-      } else {
-        const torch::Tensor more = torch::empty_like(buffers.main);
-        run.comm.reduce_scatter(more, buffers.gradient.buffer());
-        buffers.main.add_(more);
-      }
-      buffers.gradient.close();
-    }
+  void before_backward(StrategyContext& run) {
+    finish_all();  // of a backward that ended by an exception
+    comm_ = run.comm;
+    reduces_ = scatters_each(run) || run.at_boundary();
+    adds_ = scatters_each(run) && run.micro_batch > 0;
+    next_ = 0;
+    for (Bucket& bucket : buckets_) bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0);
+  }
+
+  /// Buckets that some parameter left incomplete.
+  void after_backward(StrategyContext&) {
+    while (reduces_ && next_ < buckets_.size()) start_next();
   }
 
   void reduce(StrategyContext& run) {
-    if (run.world_size() > 1 && !frees_gradients_)
-      for (Buffers& buffers : buffers_) run.comm.reduce_scatter(buffers.main, buffers.gradient.buffer());
+    finish_all();
+    for (std::size_t i = 0; i < arrived_.size(); ++i)
+      run.gradients.slots[i].arrived = std::exchange(arrived_[i], char(false));
     run.gradients.summed = true;
   }
 
   void after_step(StrategyContext& run) {
-    for (Buffers& buffers : buffers_)
-      if (run.world_size() > 1) run.comm.all_gather_into(buffers.data, buffers.data_part);
+    std::vector<Pending> gathers;
+    for (Bucket& bucket : buckets_) gathers.push_back(run.comm.all_gather_into_async(bucket.data, bucket.data_part));
+    for (Pending& gather : gathers) gather.wait();
   }
+
+  void teardown(StrategyContext&) { hooks_.clear(); }
 
  private:
-  struct Buffers {
-    torch::Tensor data, data_part;  // all parameters, this rank's part of them
-    StorageGate gradient;           // all gradients, summed over this rank's micro-batches
-    torch::Tensor main;             // this rank's part, summed over ranks
+  struct Bucket {
+    std::vector<std::size_t> slots;
+    torch::Tensor data, data_part;  // parameters, this rank's part of them
+    GradientBucket gradients;
   };
 
-  bool frees(const StrategyContext& run) const { return frees_gradients_ && run.world_size() > 1; }
+  bool frees(const StrategyContext& run) const { return level_ == 2 && run.world_size() > 1; }
+  bool scatters_each(const StrategyContext& run) const { return frees(run) && reduce_ == Reduce::every_micro_batch; }
 
-  void add_buffers(StrategyContext& run, const std::vector<Slot*>& slots, Cut cut,
-                   std::unordered_map<c10::TensorImpl*, torch::Tensor>& pieces) {
-    std::vector<torch::Tensor> models;
-    for (const Slot* slot : slots) {
-      require_dense(*slot);
-      models.push_back(slot->model);
-    }
-    const FlatLayout layout(numels_of(models), run.world_size(), cut);
-    const auto options = models.front().options().requires_grad(false);
-    const auto main_options = options.dtype(main_dtype_of(models.front().scalar_type()));
-
-    Buffers buffers;
-    buffers.data = torch::zeros({layout.size()}, options);
-    buffers.data_part = buffers.data.narrow(0, run.rank() * layout.part_size(), layout.part_size());
-    const torch::Tensor gradient = torch::zeros({layout.size()}, main_options);
-    buffers.main = run.world_size() > 1 ? torch::zeros({layout.part_size()}, main_options) : gradient;
-    move_into(buffers.data, layout, models);
-
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      Slot& slot = *slots[i];
-      const Piece piece = layout.piece(i, run.rank());
-      const torch::Tensor whole_held = slot.held;
-      const torch::Tensor data = buffers.data_part.narrow(0, piece.offset, piece.numel);
-      slot.main = buffers.main.narrow(0, piece.offset, piece.numel);
-      slot.piece_begin = piece.begin;
-      if (cut == Cut::at_borders && piece.numel > 0) {  // a whole tensor keeps its shape
-        slot.piece_begin = -1;
-        slot.held = alias_like(data, 0, slot.model).requires_grad_(true);
-        slot.main = view_like(slot.main, 0, slot.model);
-      } else {
-        slot.held = data.variable_data().requires_grad_(true);
-      }
-      slot.stepped = slot.held;
-      slot.arrivals = alias_like(gradient, layout.offset(i), slot.model);
-      slot.model.mutable_grad() = slot.arrivals;
-      pieces.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
-    }
-    if (!frees(run)) run.gradients.buffers.push_back(gradient);
-    buffers.gradient = StorageGate(
-        gradient, "dovetail: a gradient was read after it was sent to its owner; read it in the optimizer's tensors.");
-    buffers_.push_back(std::move(buffers));
+  /// All ranks start with the same bucket and go on in the same order, whenever their gradients arrive.
+  void reduce_complete_ones() {
+    while (reduces_ && next_ < buckets_.size() && buckets_[next_].gradients.complete()) start_next();
   }
 
-  bool frees_gradients_;
-  std::vector<Buffers> buffers_;
+  void start_next() {
+    constexpr std::size_t under_way = 2;
+    if (next_ >= under_way) buckets_[next_ - under_way].gradients.finish_reduce();
+    buckets_[next_++].gradients.start_reduce(comm_, adds_);
+  }
+
+  void finish_all() {
+    for (Bucket& bucket : buckets_) bucket.gradients.finish_reduce();
+  }
+
+  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut) {
+    const auto& [slots, layout] = plan;
+    std::vector<torch::Tensor> models;
+    for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
+    const auto options = models.front().options().requires_grad(false);
+    const auto main_options = options.dtype(main_dtype_of(models.front().scalar_type()));
+    const int64_t part_begin = run.rank() * layout.part_size();
+
+    const torch::Tensor data = torch::zeros({layout.size()}, options);
+    const torch::Tensor data_part = data.narrow(0, part_begin, layout.part_size());
+    const torch::Tensor gradient = torch::zeros({layout.size()}, main_options);
+    const torch::Tensor main = frees(run) ? torch::zeros({layout.part_size()}, main_options)
+                                          : gradient.narrow(0, part_begin, layout.part_size());
+    move_into(data, layout, models);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      Slot& slot = run.gradients.slots[slots[i]];
+      const torch::Tensor whole_held = slot.held;
+      hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
+      pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
+    }
+    StorageGate gate(gradient, "dovetail: a gradient was read after it was sent to its owner.", memory_);
+    buckets_.push_back({slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, frees(run))});
+  }
+
+  static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,
+                         const torch::Tensor& main) {
+    const torch::Tensor data = data_part.narrow(0, piece.offset, piece.numel);
+    slot.main = main.narrow(0, piece.offset, piece.numel);
+    slot.piece_begin = piece.begin;
+    if (cut == Cut::at_borders && piece.numel > 0) {  // a whole tensor keeps its shape
+      slot.piece_begin = -1;
+      slot.held = alias_like(data, 0, slot.model).requires_grad_(true);
+      slot.main = view_like(slot.main, 0, slot.model);
+    } else {
+      slot.held = data.variable_data().requires_grad_(true);
+    }
+    slot.stepped = slot.held;
+    slot.arrivals = torch::Tensor();
+  }
+
+  int level_, bucket_mb_;
+  Reduce reduce_;
+  std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
+  std::vector<Bucket> buckets_;
+  std::vector<char> arrived_;  // per slot: a gradient, in this window
+  std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces_;
+  GradientHooks hooks_;
+
+  Communicator comm_;
+  bool reduces_ = false, adds_ = false;  // in this backward
+  std::size_t next_ = 0;                 // bucket that is reduced next
 };
 
 namespace detail {
 
 template <int level>
 struct ShardedRunOf : ShardedRun {
-  explicit ShardedRunOf(const Sharded<level>&) : ShardedRun(level) {}
+  explicit ShardedRunOf(const Sharded<level>& policy)
+      : ShardedRun(level, policy.options.bucket_mb, reduce_of(policy.options)) {}
+
+ private:
+  static Reduce reduce_of(const ShardedOptions<1>&) { return Reduce::at_boundary; }
+  static Reduce reduce_of(const ShardedOptions<2>& options) { return options.reduce; }
 };
 
 }  // namespace detail
