@@ -188,3 +188,20 @@ TEST_CASE("C-13 recomputation under FSDP: as without, and nothing is gathered tw
     for (std::size_t i = 0; i < weights[0].size(); ++i) CHECK(torch::equal(weights[0][i], weights[1][i]));
   }
 }
+
+TEST_CASE("recomputation sends nothing more", "[fsdp][recompute]") {
+  for (const bool reshards : {false, true}) {
+    dt::CommunicationCounts sent[2];
+    for (const bool recomputes : {false, true}) {
+      const dt::Communicator two =
+          dt::Communicator::connect({.rank = 0, .world_size = 2, .how = {.kind = dt::Rendezvous::Kind::recorded}});
+      auto net = std::make_shared<Net>(recomputes);
+      FsdpSession session(net, two, {.reshard_after_forward = reshards});
+      for (int step = 0; step < 3; ++step) session.train(0.01, [&] { return net->forward(rows()).square().mean(); });
+      CHECK(net->forwards() == (recomputes ? 18 : 9));
+      sent[recomputes] = two.counts();
+    }
+    CHECK(sent[0].of(dt::Collective::all_gather).calls > 0);
+    for (std::size_t kind = 0; kind < sent[0].each.size(); ++kind) CHECK(sent[0].each[kind] == sent[1].each[kind]);
+  }
+}

@@ -20,6 +20,7 @@ struct Slice {
   [[nodiscard]] constexpr std::int64_t size() const { return last - first; }
 };
 
+/// How an epoch is dealt: see Sampler.
 struct SamplerOptions {
   std::int64_t batch_size = 32;  ///< per rank
   std::uint64_t seed = 1;
