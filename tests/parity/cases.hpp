@@ -11,16 +11,30 @@
 namespace parity {
 
 /// Every model x accumulation, twice: Adam as users run it, and SGD with sums in rank order, whose result is known to
-/// the bit. Then momentum, clipping, a parameter above the size for flat homes, and batch norm.
-inline std::vector<Setting> parity_settings() {
+/// the bit.
+inline std::vector<Setting> accumulation_settings(const std::vector<ModelKind>& models,
+                                                  const std::vector<int64_t>& lengths) {
   std::vector<Setting> list;
-  for (ModelKind model : {ModelKind::mlp, ModelKind::odd, ModelKind::frozen, ModelKind::tied})
-    for (int64_t accumulate : {1, 2}) {
-      // Windows of two end either with a tail or, of an odd number of batches, with a window that is a tail alone.
-      const int64_t even = 5 * accumulate, odd = accumulate == 1 ? 5 : 9;
+  for (ModelKind model : models)
+    for (int64_t accumulate : lengths) {
+      // Longer windows end either with a tail or, of a number of batches that they do not divide, with a shorter window
+      // that has the tail.
+      const int64_t windows = accumulate == 3 ? 3 : 5;
+      const int64_t even = windows * accumulate, odd = accumulate == 1 ? even : even - 1;
       list.push_back({model, OptimizerKind::adam, accumulate, odd, accumulate == 1 ? Tail::none : Tail::padding, true});
       list.push_back({model, OptimizerKind::sgd, accumulate, even, Tail::padding, false, {}, true});
     }
+  return list;
+}
+
+/// What runs on so many ranks. Then momentum, clipping, a parameter above the size for flat homes, and batch norm. Four
+/// ranks show what is new there, the order of sums of two pairs, with the longest windows; the long mode runs all.
+inline std::vector<Setting> parity_settings(int ranks, bool all) {
+  if (ranks > 3 && !all) return accumulation_settings({ModelKind::odd, ModelKind::tied}, {3});
+  auto list = accumulation_settings({ModelKind::mlp, ModelKind::odd}, {1, 2, 3});
+  const std::vector<int64_t> lengths = all ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{1, 3};
+  for (const Setting& setting : accumulation_settings({ModelKind::frozen, ModelKind::tied}, lengths))
+    list.push_back(setting);
   list.push_back({ModelKind::mlp, OptimizerKind::momentum, 2, 10, Tail::shorter});
   list.push_back({ModelKind::wide, OptimizerKind::momentum, 2, 10, Tail::shorter, false, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::odd, OptimizerKind::adam, 2, 9, Tail::padding, true, dovetail::clip_norm(0.3)});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every pair of the registry, on 1, 2 and 3 ranks (and 4 with DOVETAIL_LONG), against one device and against the same
-// ranks emulated in one process; the same run twice; loss scales; dropout. One group of processes per number of ranks
-// runs all cases.
+// Every pair of the registry, on 1 to 4 ranks, against one device and against the same ranks emulated in one process;
+// the same run twice; loss scales; dropout. One group of processes per number of ranks runs all cases; with
+// DOVETAIL_LONG there are more of them.
 //
 // By hand: parity --ranks 3 run [precision...], for all or some precisions.
 #include <dovetail/launch/launch.hpp>
@@ -30,7 +30,7 @@ int run_rank(const std::set<std::string>& wanted) {
     strategies.insert(row.strategy);
     if (!row.strategy_traits.exact) inexact.insert(row.strategy);
   }
-  const auto settings = parity_settings();
+  const auto settings = parity_settings(comm.size(), std::getenv("DOVETAIL_LONG") != nullptr);
   std::size_t runs = 0;
   for (const std::string& precision : precisions) {
     std::vector<Ran> all;
@@ -47,7 +47,7 @@ int run_rank(const std::set<std::string>& wanted) {
   if (comm.rank() == 0) {
     std::cout << comm.size() << (comm.size() == 1 ? " rank: " : " ranks: ") << rows.size() << " pairs (";
     for (const auto& strategy : strategies) std::cout << (strategy == *strategies.begin() ? "" : ", ") << strategy;
-    std::cout << ") x " << settings.size() << " settings = " << runs << " runs of 10 steps\n"
+    std::cout << ") x " << settings.size() << " settings = " << runs << " runs of 6 to 10 steps\n"
               << "C-81 C-97 B040 equal to one device, whatever the strategy:\n";
     for (const auto& strategy : inexact) std::cout << "not compared, since it is not exact: " << strategy << "\n";
   }
@@ -59,8 +59,7 @@ int run_rank(const std::set<std::string>& wanted) {
 }
 
 int start_groups() {
-  std::vector<int> sizes{1, 2, 3};
-  if (std::getenv("DOVETAIL_LONG")) sizes.push_back(4);
+  const std::vector<int> sizes{1, 2, 3, 4};
   // All at once: most of the time a rank waits for others.
   std::vector<std::unique_ptr<support::Program>> groups;
   for (int size : sizes)

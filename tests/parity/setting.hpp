@@ -69,7 +69,7 @@ struct Setting {
   ModelKind model = ModelKind::mlp;
   OptimizerKind optimizer = OptimizerKind::sgd;
   int64_t accumulate = 1;
-  int64_t batches = 5;  // micro-batches per epoch; with 2 epochs and `accumulate` they make 10 steps
+  int64_t batches = 5;  // micro-batches per epoch; with 2 epochs and `accumulate` they make 6 to 10 steps
   Tail tail = Tail::none;
   bool shuffle = false;
   std::optional<dovetail::ClipOptions> clip{};
