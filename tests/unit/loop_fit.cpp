@@ -2,6 +2,8 @@
 // What a fit does around its steps: how often, in which order, and what it leaves alone.
 #include <catch2/catch.hpp>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -476,4 +478,31 @@ TEST_CASE("early stopping ends a fit", "[loop]") {
   const auto error = error_of([&] { fit(setting, script, data, elsewhere); });
   CHECK(error.code() == ExitCode::user_code);
   CHECK(std::string(error.what()).find("'accuracy'") != std::string::npos);
+}
+
+TEST_CASE("a step takes the memory again that the one before freed, without asking the kernel", "[loop]") {
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  Setting setting;
+  setting.options.max_epochs = 4;
+  Script script;
+  script.loss = [](Net& net, const Batch& batch, StepContext& step) {
+    const auto large = torch::ones({4 << 20}), larger = torch::ones({6 << 20});  // 16 and 24 MiB: 10,240 pages
+    return mse(net, batch, step) + 0 * (large[0] + larger[0]);
+  };
+  std::vector<long> after;
+  Watch watch;
+  watch.see = [&](const std::string& hook, LoopState&) {
+    if (hook == "step_end") after.push_back(faults());
+  };
+  Data data;
+  fit(setting, script, data, watch);
+  REQUIRE(after.size() == 24);
+  const long new_pages = after[23] - after[3];
+  std::printf("pages that the kernel had to fill in 20 steps, each of which takes 10,240 and frees them: %ld\n",
+              new_pages);
+  CHECK(new_pages < 3 * 10240);  // the heap may grow a little more
 }

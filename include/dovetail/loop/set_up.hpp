@@ -8,6 +8,7 @@
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
 #include <dovetail/run/bind.hpp>
+#include <dovetail/run/heap.hpp>
 
 #include <torch/cuda.h>
 #include <torch/utils.h>
@@ -32,6 +33,7 @@ class SetUp {
   void stage(Stage stage) {
     switch (stage) {
       case Stage::environment:
+        keep_freed_memory();
         run_.comm = Communicator::connect(current_ranks());
         torch::manual_seed(run_.options.seed);  // the same weights on every rank
         break;
