@@ -36,3 +36,12 @@ macro(dovetail_find_libraries)
     message(FATAL_ERROR "Dovetail needs the headers of Gloo, which LibTorch does not carry: apt-get install libgloo-dev.")
   endif()
 endmacro()
+
+# dovetail::cuda: dovetail::dovetail for runs on NVIDIA's GPUs. A program links one or the other.
+macro(dovetail_find_cuda)
+  find_package(LibTorch REQUIRED COMPONENTS cuda)
+  if(NOT TARGET dovetail::cuda)
+    add_library(dovetail::cuda INTERFACE IMPORTED)
+    target_link_libraries(dovetail::cuda INTERFACE dovetail::dovetail dovetail::libtorch_cuda)
+  endif()
+endmacro()

@@ -25,6 +25,12 @@ if(DOVETAIL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${DOVETAIL_CCACHE}")
 endif()
 
+if(DOVETAIL_CUDA)
+  set(dovetail_target dovetail::cuda)
+else()
+  set(dovetail_target dovetail::dovetail)
+endif()
+
 # LibTorch's headers take 20 s and 1.5 GB for each unit, 7 s with this.
 if(DOVETAIL_PCH AND NOT DOVETAIL_CORE_ONLY)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -34,7 +40,7 @@ if(DOVETAIL_PCH AND NOT DOVETAIL_CORE_ONLY)
   endif()
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/dovetail_pch.cpp" CONTENT "// Compiled for its precompiled header.\n")
   add_library(dovetail_pch OBJECT "${CMAKE_BINARY_DIR}/pch/dovetail_pch.cpp")
-  target_link_libraries(dovetail_pch PRIVATE dovetail::dovetail)
+  target_link_libraries(dovetail_pch PRIVATE ${dovetail_target})
   target_precompile_headers(dovetail_pch PRIVATE
     <torch/torch.h>
     <torch/csrc/autograd/function.h>
@@ -53,7 +59,7 @@ endif()
 function(dovetail_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE dovetail::dovetail ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE ${dovetail_target} ${arg_LIBRARIES})
   if(TARGET dovetail_pch)
     target_precompile_headers(${name} REUSE_FROM dovetail_pch)
   endif()

@@ -4,6 +4,9 @@
 #
 #   find_package(LibTorch)  ->  dovetail::libtorch   headers, definitions, torch_cpu, c10
 #                               LibTorch_ROOT, LibTorch_VERSION
+#   find_package(LibTorch COMPONENTS cuda)  ->  dovetail::libtorch_cuda   what LibTorch has for NVIDIA's GPUs, with the
+#                               headers and libraries of CUDA and NCCL: those of the wheels beside LibTorch, else those of
+#                               a toolkit (CUDA_HOME, /usr/local/cuda) and of the system. No compiler of CUDA's.
 #
 # Looked for, in this order (variables of CMake first, then of the environment):
 #   LibTorch_ROOT, LIBTORCH     the folder that holds include/ and lib/
@@ -53,6 +56,8 @@ if(NOT _libtorch_found)
 endif()
 
 set(LibTorch_VERSION "")
+string(CONCAT _libtorch_reason "Set LIBTORCH to a LibTorch ${LibTorch_OLDEST} - ${LibTorch_NEWEST}, or run ./tests/run once: "
+  "it installs one under .deps/.")
 if(_libtorch_found)
   foreach(_header IN ITEMS include/torch/headeronly/version.h include/torch/csrc/api/include/torch/version.h)
     if(NOT LibTorch_VERSION AND EXISTS "${_libtorch_found}/${_header}")
@@ -70,12 +75,53 @@ if(_libtorch_found)
   set(LibTorch_ROOT "${_libtorch_found}" CACHE PATH "The folder that holds LibTorch's include/ and lib/" FORCE)
 endif()
 
+# ---- CUDA and NCCL, where they are asked for.
+if(_libtorch_found AND "cuda" IN_LIST LibTorch_FIND_COMPONENTS)
+  file(GLOB _libtorch_includes LIST_DIRECTORIES true "${LibTorch_ROOT}/../nvidia/*/include")
+  file(GLOB _libtorch_libraries LIST_DIRECTORIES true "${LibTorch_ROOT}/../nvidia/*/lib")
+  set(_libtorch_toolkit $ENV{CUDA_HOME} /usr/local/cuda)
+  set(_libtorch_missing "")
+  foreach(_header IN ITEMS cuda_runtime_api.h cublas_v2.h cusparse.h cusolver_common.h nccl.h)
+    string(MAKE_C_IDENTIFIER "LibTorch_${_header}" _variable)
+    find_path(${_variable} ${_header} HINTS ${_libtorch_includes} ${_libtorch_toolkit} PATH_SUFFIXES include)
+    mark_as_advanced(${_variable})
+    if(${_variable})
+      list(APPEND _libtorch_cuda_includes "${${_variable}}")
+    else()
+      list(APPEND _libtorch_missing ${_header})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES _libtorch_cuda_includes)
+  # A wheel's libraries have no name without a version.
+  find_library(LibTorch_CUDART NAMES cudart libcudart.so.13 libcudart.so.12
+    HINTS ${_libtorch_libraries} ${_libtorch_toolkit} PATH_SUFFIXES lib64 lib)
+  find_library(LibTorch_NCCL NAMES nccl libnccl.so.2 HINTS ${_libtorch_libraries} ${_libtorch_toolkit} PATH_SUFFIXES lib64 lib)
+  mark_as_advanced(LibTorch_CUDART LibTorch_NCCL)
+  foreach(_library IN ITEMS LibTorch_CUDART LibTorch_NCCL)
+    if(NOT ${_library})
+      string(REPLACE "LibTorch_" "lib" _name "${_library}")
+      string(TOLOWER "${_name}" _name)
+      list(APPEND _libtorch_missing ${_name})
+    endif()
+  endforeach()
+  if(NOT EXISTS "${LibTorch_ROOT}/lib/libtorch_cuda.so")
+    list(APPEND _libtorch_missing libtorch_cuda)
+  endif()
+  if(_libtorch_missing)
+    list(JOIN _libtorch_missing ", " _libtorch_missing)
+    string(CONCAT _libtorch_reason "For GPUs these are missing beside the LibTorch in ${LibTorch_ROOT}: ${_libtorch_missing}. "
+      "./tests/gpu/run installs all of them under .deps/.")
+  else()
+    set(LibTorch_cuda_FOUND TRUE)
+  endif()
+endif()
+
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_ROOT
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE
-    "Set LIBTORCH to a LibTorch ${LibTorch_OLDEST} - ${LibTorch_NEWEST}, or run ./tests/run once: it installs one under .deps/.")
+  HANDLE_COMPONENTS
+  REASON_FAILURE_MESSAGE "${_libtorch_reason}")
 
 if(LibTorch_FOUND AND NOT TARGET dovetail::libtorch)
   foreach(_library IN ITEMS c10 torch_cpu)
@@ -93,4 +139,16 @@ if(LibTorch_FOUND AND NOT TARGET dovetail::libtorch)
     get_filename_component(_folder "${_folder}" REALPATH)
     target_link_options(dovetail::libtorch INTERFACE "LINKER:-rpath-link,${_folder}")
   endforeach()
+endif()
+
+if(LibTorch_cuda_FOUND AND NOT TARGET dovetail::libtorch_cuda)
+  foreach(_library IN ITEMS c10_cuda torch_cuda)
+    add_library(dovetail::${_library} SHARED IMPORTED)
+    set_target_properties(dovetail::${_library} PROPERTIES IMPORTED_LOCATION "${LibTorch_ROOT}/lib/lib${_library}.so")
+  endforeach()
+  add_library(dovetail::libtorch_cuda INTERFACE IMPORTED)
+  target_include_directories(dovetail::libtorch_cuda SYSTEM INTERFACE ${_libtorch_cuda_includes})
+  target_compile_definitions(dovetail::libtorch_cuda INTERFACE USE_CUDA USE_C10D_NCCL)
+  target_link_libraries(dovetail::libtorch_cuda INTERFACE
+    dovetail::torch_cuda dovetail::c10_cuda dovetail::libtorch "${LibTorch_CUDART}" "${LibTorch_NCCL}")
 endif()

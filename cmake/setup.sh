@@ -3,11 +3,12 @@
 #
 # Sourced by tests/run, examples/run and benchmarks/run. Puts on this machine what is missing and nothing else:
 #
-#   setup examples|tests|benchmarks
+#   setup examples|tests|benchmarks [--cuda]
 #
 # system packages (Debian's and Ubuntu's names, with sudo when not root), and LibTorch in .deps/venv unless LIBTORCH,
-# Torch_DIR or CMAKE_PREFIX_PATH names one. A second call only looks at files. Every failure is one sentence that says
-# what is wrong and what to type, and exit code 2. Sets `libtorch` to LibTorch's folder.
+# Torch_DIR or CMAKE_PREFIX_PATH names one; with --cuda also the headers and libraries of CUDA and NCCL, as wheels that
+# need neither a toolkit nor a GPU. A second call only looks at files. Every failure is one sentence that says what is
+# wrong and what to type, and exit code 2. Sets `libtorch` to LibTorch's folder.
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 deps=$root/.deps
@@ -16,7 +17,7 @@ setup_log=$deps/setup.log
 libtorch=
 
 readonly torch_version=2.15.0 torch_oldest=11 torch_newest=15 # 2.11 to 2.15
-readonly torch_megabytes=2500                                 # the download, and what is unpacked from it
+readonly torch_megabytes=2500 cuda_megabytes=7000             # the download, and what is unpacked from it
 readonly python_oldest=10                                     # 3.10, the oldest that torch 2.15.0 is made for
 readonly gcc_oldest=12 clang_oldest=14
 
@@ -258,16 +259,24 @@ find_python() {
   return 1
 }
 
+# check_space WHAT MEGABYTES
 check_space() {
   local free
   free=$(df -Pm -- "$deps" | awk 'NR == 2 { print $4 }')
-  ((free >= torch_megabytes)) ||
-    die "LibTorch needs $torch_megabytes MB on the disk of $deps, where $free MB are free: make room and type $again again."
+  ((free >= $2)) ||
+    die "$1 needs $2 MB on the disk of $deps, where $free MB are free: make room and type $again again."
+}
+
+pip_install() {
+  mkdir -p "$deps/tmp"
+  TMPDIR=$deps/tmp logged "$venv/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off \
+    "$@" || die_from_log "pip could not install torch $torch_version"
+  rm -rf -- "$deps/tmp"
 }
 
 install_libtorch() {
   local python version
-  check_space
+  check_space LibTorch "$torch_megabytes"
   if ! python=$(find_python); then
     # Debian's own Python may only lack the package that makes environments.
     if [[ -z ${PYTHON:-} ]] && have_command apt-get &&
@@ -284,12 +293,35 @@ install_libtorch() {
   rm -rf -- "$venv"
   say "installing LibTorch $torch_version into .deps/venv (a download of 560 MB)"
   logged "$python" -m venv "$venv" || die_from_log "$python could not make the virtual environment $venv"
-  mkdir -p "$deps/tmp"
-  TMPDIR=$deps/tmp logged "$venv/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off \
-    --no-deps "torch==$torch_version" 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cupti>=13,<14' ||
-    die_from_log "pip could not install torch $torch_version"
-  rm -rf -- "$deps/tmp" "$deps/venv.unfinished"
+  pip_install --no-deps "torch==$torch_version" 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cupti>=13,<14'
+  rm -- "$deps/venv.unfinished"
   find_installed_libtorch || die "the installation of LibTorch in $venv is not whole: type 'rm -r $venv', then $again again."
+}
+
+# ---- CUDA and NCCL --------------------------------------------------------------------------------------------------
+
+# Is what the LibTorch needs for GPUs there: in .deps/venv all wheels, else headers beside it, of a toolkit or the system's?
+find_cuda() {
+  local toolkit=${CUDA_HOME:-/usr/local/cuda} wheels=$libtorch/../nvidia
+  [[ -e $libtorch/lib/libtorch_cuda.so && ! -e $deps/cuda.unfinished ]] || return 1
+  if [[ $libtorch == "$venv"/* ]]; then
+    compgen -G "$wheels/*/include/nccl.h" >/dev/null && compgen -G "$wheels/*/include/cublas_v2.h" >/dev/null
+  else
+    { [[ -e $toolkit/include/cublas_v2.h ]] || compgen -G "$wheels/*/include/cublas_v2.h" >/dev/null; } &&
+      { [[ -e $toolkit/include/nccl.h ]] || compgen -G "$wheels/*/include/nccl.h" >/dev/null || have_header nccl.h; }
+  fi
+}
+
+# The wheels that torch names as its own needs.
+install_cuda() {
+  [[ $libtorch == "$venv"/* ]] ||
+    die "the LibTorch in $libtorch has no libtorch_cuda, or no headers of CUDA and NCCL are beside it: unset what names it (LIBTORCH, Torch_DIR, CMAKE_PREFIX_PATH) and type $again again."
+  check_space CUDA "$cuda_megabytes"
+  say "installing CUDA and NCCL into .deps/venv (a download of 3 GB)"
+  touch "$deps/cuda.unfinished"
+  pip_install "torch==$torch_version"
+  rm -- "$deps/cuda.unfinished"
+  find_cuda || die "the installation of CUDA in $venv is not whole: type 'rm -r $venv', then $again again."
 }
 
 # ---- All of it ------------------------------------------------------------------------------------------------------
@@ -311,5 +343,6 @@ setup() {
     find_installed_libtorch || install_libtorch
     check_libtorch_version "type 'rm -r $venv', then $again again"
   fi
+  [[ ${2:-} != --cuda ]] || find_cuda || install_cuda
   exec {lock}>&-
 }

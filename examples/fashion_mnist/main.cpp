@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--limit-validation-batches", options.limit_validation_batches)->capture_default_str();
   app.add_option("--data", data, "folder of the four IDX files")->capture_default_str();
+  app.add_option("--device", options.device, "cpu, or cuda where it was built with dovetail::cuda")
+      ->capture_default_str();
   app.add_option("--run-directory", options.run_directory)->capture_default_str();
   app.add_flag("--deterministic", options.deterministic, "sums over ranks in rank order");
   try {

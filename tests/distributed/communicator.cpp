@@ -211,6 +211,7 @@ void check_small(Communicator& all) {
     expect(texts[static_cast<size_t>(r)] == std::string(static_cast<size_t>(r), 'x') + (r == 1 ? "\n" : ""),
            "all_gather_text");
 
+  if (std::getenv("TORCH_DISTRIBUTED_DEBUG") != nullptr) return;  // checks allocate
   // A step's small collective may cost no allocation of ours: as many as c10d's call on tensors that exist.
   const std::vector<double> mine{1, 2, 3};
   auto from = torch::zeros({3}, torch::kDouble), to = torch::zeros({3 * ranks}, torch::kDouble);
@@ -219,7 +220,7 @@ void check_small(Communicator& all) {
   (void)all.all_gather(mine);
   ours = allocations - ours;
   const auto gloo =
-      dovetail::detail::connect_gloo(dovetail::current_ranks(), {}, std::make_shared<dovetail::CommunicationCounts>());
+      dovetail::detail::connect_ranks(dovetail::current_ranks(), {}, std::make_shared<dovetail::CommunicationCounts>());
   dovetail::detail::all_gather_flat(*gloo.backend, to, from)->wait();
   int64_t theirs = allocations;
   dovetail::detail::all_gather_flat(*gloo.backend, to, from)->wait();
@@ -287,6 +288,52 @@ void check_groups(Communicator& first) {
   second.barrier();
 }
 
+/// Half of the ranks give twice as much: nothing may come of it but an error that says so.
+int disagree() {
+  auto all = Communicator::connect(dovetail::current_ranks());
+  const int64_t n = all.rank() == 1 ? 2000 : 1000;
+  auto out = torch::zeros({n * all.size()});
+  all.all_gather_into(out, torch::ones({n}));
+  all.barrier();
+  return 0;
+}
+
+int meet() {
+  (void)Communicator::connect(dovetail::current_ranks());
+  return 0;
+}
+
+/// A rendezvous that cannot succeed is refused at once, not when the time for set-up is over.
+void check_rendezvous(support::Checks& check) {
+  const auto environment = [](const std::string& rank, const support::Words& more) {
+    support::Words all{"RANK=" + rank, "WORLD_SIZE=2", "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  for (const std::string rank : {"0", "1"}) {
+    check.ended(support::run_self({"meet"},
+                                  environment(rank, {"MASTER_ADDR=no-such-machine.invalid", "MASTER_PORT=29567"}), 30),
+                2, "rank " + rank + " with a MASTER_ADDR that nobody knows",
+                {"[rank " + rank + "] rank " + rank + " cannot resolve MASTER_ADDR \"no-such-machine.invalid\""});
+    check.ended(support::run_self({"meet"}, environment(rank, {"DOVETAIL_STORE=/no/such/folder/store"}), 30), 2,
+                "rank " + rank + " with a DOVETAIL_STORE that nobody can make",
+                {"cannot use DOVETAIL_STORE \"/no/such/folder/store\": there is no folder /no/such/folder"});
+    check.ended(support::run_self({"meet"}, environment(rank, {"DOVETAIL_STORE=/tmp"}), 30), 2,
+                "rank " + rank + " with a DOVETAIL_STORE that is a folder",
+                {"DOVETAIL_STORE \"/tmp\": it is a folder"});
+  }
+}
+
+/// Gloo finds out in a thread of its own; asked to, c10d compares every collective before it starts.
+void check_disagreement(support::Checks& check) {
+  check.ended(support::run_self({"--ranks", "2", "disagree"}, {}, 60), 3, "tensors of different sizes",
+              {"a collective failed: ranks called different collectives", "TORCH_DISTRIBUTED_DEBUG=DETAIL"});
+  check.ended(support::run_self({"--ranks", "2", "disagree"}, {"TORCH_DISTRIBUTED_DEBUG=DETAIL"}, 60), 3,
+              "the same, compared before", {"all_gather on rank ", "Detected mismatch between collectives"});
+  check.ended(support::run_self({"--ranks", "2", "work"}, {"TORCH_DISTRIBUTED_DEBUG=DETAIL"}, 110), 0,
+              "all collectives, compared before");
+}
+
 int rank_main() {
   auto all = Communicator::connect(dovetail::current_ranks());
   check_moving(all);
@@ -309,7 +356,8 @@ int main(int argc, char** argv) {
   if (argc > 1) {
     ::alarm(120);
     const dovetail::Launch launch(argc, argv);
-    return rank_main();
+    const std::string role = argv[argc - 1];
+    return role == "disagree" ? disagree() : role == "meet" ? meet() : rank_main();
   }
   ::alarm(500);
   support::Checks check;
@@ -318,5 +366,7 @@ int main(int argc, char** argv) {
     check.ended(run, 0, "collectives over " + ranks + " ranks", {"rank 0: ", "rank 1: "});
     std::cout << run.output;
   }
+  check_rendezvous(check);
+  check_disagreement(check);
   return check.summary();
 }

@@ -102,6 +102,10 @@ run 2 2 'batch size 0 on two ranks' -- --ranks 2 "${common[@]}" --batch-size 0 -
 run 2 2 'one device and two ranks' -- --ranks 2 "${common[@]}" --strategy single --precision fp32 \
   -- "the strategy 'single' runs on one rank, but 2" ddp
 
+run 2 1 'a device that is none' -- "${common[@]}" --device tpu -- 'the device is "tpu", expected "cpu" or "cuda"'
+run 2 2 'a GPU without CUDA' -- --ranks 2 "${common[@]}" --device cuda \
+  -- 'the device is "cuda", but this ' 'use "cpu"'
+
 # ---- the environment
 run 2 1 'RANK alone' RANK=0 -- "${common[@]}" -- 'the environment sets RANK but not WORLD_SIZE'
 run 2 1 'WORLD_SIZE alone' WORLD_SIZE=2 -- "${common[@]}" -- 'the environment sets WORLD_SIZE but not RANK'
@@ -109,6 +113,9 @@ run 2 1 'a rank too large' RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT
   -- RANK 'is 2, expected less than WORLD_SIZE, which is 2'
 run 2 1 'a rank that is no number' RANK=first WORLD_SIZE=2 -- "${common[@]}" -- 'RANK is "first"'
 run 2 1 'a negative world size' RANK=0 WORLD_SIZE=-1 -- "${common[@]}" -- 'WORLD_SIZE is "-1"'
+run 2 1 'an address that nobody knows' RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 \
+  MASTER_ADDR=no-such-machine.invalid MASTER_PORT=29512 -- "${common[@]}" --strategy ddp --precision fp32 \
+  -- 'cannot resolve MASTER_ADDR "no-such-machine.invalid"'
 run 2 1 'a launcher without an address' RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 -- "${common[@]}" \
   -- MASTER_ADDR
 

@@ -49,11 +49,13 @@ mkdir -p "$site/torch-2.15.0.dist-info" "$site/torch/lib" "$site/torch/include/A
 touch "$site/torch-2.15.0.dist-info/INSTALLER" "$site/torch/lib/libtorch_cpu.so"
 printf "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 15\n" >"$site/torch/include/torch/headeronly/version.h"'
 
-# Runs the set-up with NAME=VALUE arguments in its environment; sets `code` and `printed`.
+# Runs the set-up with NAME=VALUE arguments in its environment, and with `cuda`, which may be --cuda; sets `code` and
+# `printed`.
+cuda=
 run_setup() {
   code=0
   printed=$(cd "$work/root" && env -i PATH="$work/bin" HOME="$HOME" "$@" bash -c \
-    'set -euo pipefail; source cmake/setup.sh; setup tests; echo "libtorch: $libtorch"' ./tests/run 2>&1 </dev/null) || code=$?
+    'set -euo pipefail; source cmake/setup.sh; setup tests '"$cuda"'; echo "libtorch: $libtorch"' ./tests/run 2>&1 </dev/null) || code=$?
 }
 
 # fails_with WORDS [NAME=VALUE...]: exit code 2, and one line of explanation that holds WORDS and what to type.
@@ -137,6 +139,28 @@ works_with "$work/root/.deps/venv/lib/python3.11/site-packages/torch"
 touch "$work/root/.deps/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so"
 works_with "$work/root/.deps/venv/lib/python3.11/site-packages/torch"
 [[ $(wc -l <"$work/root/.deps/pip.calls") == 3 ]]
+
+# ---- with CUDA: the wheels that torch names as its needs, on top; what was interrupted is made again
+fresh
+cuda=--cuda
+fake_python 'if [[ $* == *--no-deps* ]]; then
+  '"$whole_install"'
+  touch "$site/torch/lib/libtorch_cuda.so"
+  mkdir -p "$site/nvidia/cu13/lib" && touch "$site/nvidia/cu13/lib/libcu"{dart,pti}.so.13
+elif mkdir "$site/interrupted" 2>/dev/null; then
+  echo "Read timed out"
+  exit 1
+else
+  mkdir -p "$site/nvidia/nccl/include" "$site/nvidia/cu13/include"
+  touch "$site/nvidia/nccl/include/nccl.h" "$site/nvidia/cu13/include/cublas_v2.h"
+fi'
+fails_with "pip could not install torch 2.15.0, because the network cannot be reached"
+for _ in again finished; do works_with "$work/root/.deps/venv/lib/python3.11/site-packages/torch"; done
+[[ $(wc -l <"$work/root/.deps/pip.calls") == 1 ]]
+fresh
+fake_libtorch "$work/torch-2.12" 2.12
+fails_with "the LibTorch in $work/torch-2.12 has no libtorch_cuda" LIBTORCH="$work/torch-2.12"
+cuda=
 
 # ---- a LibTorch of the user's own
 fresh

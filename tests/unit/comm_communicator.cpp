@@ -121,6 +121,21 @@ TEST_CASE("rows are summed in rank order, half formats in fp32", "[comm]") {
   CHECK(out.item<float>() == 3.0f);
 }
 
+TEST_CASE("the sum of rows by passes over memory, as on a GPU, has the bits of the one in blocks", "[comm]") {
+  auto generator = at::detail::createCPUGenerator(5);
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong}) {
+    const auto rows = (torch::randn({4, 501}, generator) * 100).to(dtype);
+    for (const auto into : {dtype, dovetail::detail::sum_dtype(dtype)})
+      for (const bool adds : {false, true}) {
+        const auto before = (torch::randn({501}, generator) * 100).to(into);
+        const auto expected = before.clone(), got = before.clone();
+        dovetail::detail::sum_rows(expected, rows, adds);
+        dovetail::detail::sum_rows_elsewhere(got, rows, adds);
+        CHECK(got.equal(expected));
+      }
+  }
+}
+
 TEST_CASE("temporaries are used again", "[comm]") {
   dovetail::detail::Scratch scratch;
   auto first = scratch.take({10}, torch::kFloat);

@@ -15,9 +15,13 @@ namespace dovetail {
 
 /// The collectives of one set of ranks: a value, whose copies share connections, counts and temporaries.
 ///
-/// All ranks must call the same functions in the same order with tensors of the same sizes. Tensors are dense CPU
-/// tensors of any strides that are the same on all ranks; nothing is recorded for autograd. Calls come from one thread
-/// at a time. With one rank there is no process group: every function is the identity, and nothing is counted.
+/// All ranks must call the same functions in the same order with tensors of the same sizes. Tensors are dense, of any
+/// strides that are the same on all ranks; nothing is recorded for autograd. Calls come from one thread at a time. With
+/// one rank there is no process group: every function is the identity, and nothing is counted.
+///
+/// Tensors on the CPU travel over Gloo, and the host waits for them. Those on the device that the ranks are connected
+/// for travel over NCCL, on a stream of the Communicator's own that comes after what the calling thread's current
+/// stream was given; then that stream waits for the result, and the host goes on.
 ///
 /// Every function throws Error(peer_lost) when another rank is gone, Error(collective_timeout) when one did not come in
 /// time, and Error(user_code) for tensors that do not fit; after the first two the Communicator is of no use any more.
@@ -27,17 +31,25 @@ class Communicator {
   Communicator() = default;
 
   /// Connects the ranks and returns when all are there.
-  /// @throws Error(collective_timeout, peer_lost, arguments)
-  [[nodiscard]] static Communicator connect(const Ranks& ranks, const Timeouts& timeouts = {}) {
+  /// @param device  where tensors may be besides the CPU; the same kind of device on all ranks
+  /// @throws Error(collective_timeout, peer_lost, ranks_disagree, arguments)
+  [[nodiscard]] static Communicator connect(const Ranks& ranks, const Timeouts& timeouts = {},
+                                            torch::Device device = torch::kCPU) {
     Communicator made;
     auto& state = *made.state_;
     state.rank = ranks.rank;
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
-    if (ranks.world_size > 1)
-      state.group = ranks.how.kind == Rendezvous::Kind::recorded ? detail::record_rank(ranks, state.counts)
-                                                                 : detail::connect_gloo(ranks, timeouts, state.counts);
+    state.device = device;
+    if (ranks.world_size == 1) return made;
+    state.group = ranks.how.kind == Rendezvous::Kind::recorded
+                      ? detail::record_rank(ranks, state.counts, device)
+                      : detail::connect_ranks(ranks, timeouts, state.counts, device);
+    if (!device.is_cpu()) {
+      state.side.emplace(device);
+      state.on_side.emplace(device);
+    }
     return made;
   }
 
@@ -57,8 +69,12 @@ class Communicator {
   /// How long the collectives from now on wait for the other ranks; `timeouts().step` at first.
   void set_timeout(std::chrono::milliseconds timeout) {
     state_->timeout = timeout;
-    if (size() > 1) state_->group.backend->setTimeout(timeout);
+    if (size() > 1) state_->group.set_timeout(timeout);
   }
+
+  /// Reduce-scatter on a GPU is NCCL's own, whose sums are in an order that depends on sizes and wires. With `yes` it
+  /// is what it always is on the CPU: an all-to-all and a sum in rank order.
+  void set_deterministic(bool yes) { state_->deterministic = yes; }
 
   /// Sum over the ranks, in place, in the tensor's own dtype. The order of the sum depends on size and number of ranks,
   /// and half formats are rounded at every hop; all ranks get the same bits.
@@ -66,7 +82,8 @@ class Communicator {
     if (!begin(tensor, "all_reduce")) return;
     count(Collective::all_reduce, tensor);
     std::vector<torch::Tensor> flat{detail::flat_view(tensor)};
-    finish(Collective::all_reduce, [&] { return backend().allreduce(flat); });
+    const auto options = detail::options_for<c10d::AllreduceOptions>(tensor);
+    run(tensor, [&] { finish(Collective::all_reduce, [&] { return backend(tensor).allreduce(flat, options); }); });
   }
 
   /// all_reduce, divided by the number of ranks. Floating point only.
@@ -89,8 +106,9 @@ class Communicator {
 
   /// out = sum over ranks, in rank order, of the part of `in` that is this rank's; `in` is `size()` times as large.
   /// Half formats are summed in fp32; `out` has the dtype of `in` or, for half formats, fp32. `out` may be part of
-  /// `in`. An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run.
-  /// With `adds` the sum is added to what `out` holds.
+  /// `in`. An all-to-all and a sum: half the bytes of Gloo's own reduce-scatter, and the same bits on every run. On a
+  /// GPU NCCL's own, for formats in which it sums without loss, unless set_deterministic says otherwise. With `adds`
+  /// the sum is added to what `out` holds.
   void reduce_scatter(const torch::Tensor& out, const torch::Tensor& in) { reduce_scatter_async(out, in).wait(); }
   [[nodiscard]] Pending reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in, bool adds = false);
 
@@ -104,7 +122,7 @@ class Communicator {
   void barrier() {
     if (size() == 1) return;
     state_->counts->add(Collective::barrier, 0);
-    finish(Collective::barrier, [&] { return backend().barrier(); });
+    finish(Collective::barrier, [&] { return state_->group.backend->barrier(); });
   }
 
   /// A few numbers of every rank, in rank order: k numbers here, `size() * k` in the result, which stays valid until
@@ -112,7 +130,14 @@ class Communicator {
   [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
 
  private:
-  [[nodiscard]] c10d::Backend& backend() const { return *state_->group.backend; }
+  [[nodiscard]] c10d::Backend& backend(const torch::Tensor& tensor) const {
+    return tensor.is_cpu() ? *state_->group.backend : *state_->group.device_backend;
+  }
+
+  /// Temporaries for a collective on this tensor, to be taken and given back inside of `run`.
+  [[nodiscard]] detail::Scratch& scratch(const torch::Tensor& tensor) const {
+    return tensor.is_cpu() ? state_->scratch : *state_->on_side;
+  }
 
   void count(Collective collective, const torch::Tensor& whole) {
     state_->counts->add(collective, bytes_sent(collective, static_cast<int64_t>(whole.nbytes()), size()));
@@ -120,49 +145,33 @@ class Communicator {
 
   /// Checks; false when there is nothing to do.
   [[nodiscard]] bool begin(const torch::Tensor& tensor, const char* collective) const {
-    detail::check_memory(tensor, collective);
+    detail::check_memory(tensor, state_->device, collective);
     return size() > 1 && tensor.numel() > 0;
   }
   [[nodiscard]] bool begin(const torch::Tensor& large, const torch::Tensor& small, const char* collective) const {
-    detail::check_pair(large, small, size(), collective);
+    detail::check_pair(large, small, size(), state_->device, collective);
     return size() > 1 && large.numel() > 0;
   }
 
+  /// Runs the whole of a collective on this tensor: here, or on the device's stream for collectives.
+  template <class Body>
+  void run(const torch::Tensor& tensor, Body&& body) {
+    tensor.is_cpu() ? body() : state_->side->run(body)->wait();
+  }
+
+  /// Starts what c10d does and waits for it: the host on the CPU, the current stream on a device. There c10d gives back
+  /// nothing where it has ordered the stream already.
   template <class F>
   void finish(Collective collective, F&& start) {
-    state_->guarded(collective, [&] { start()->wait(); });
+    state_->guarded(collective, [&] {
+      if (const auto work = start()) work->wait();
+    });
   }
+
+  void reduce_on_side(const torch::Tensor& out, const torch::Tensor& in, bool adds);
 
   std::shared_ptr<detail::CommunicatorState> state_ = std::make_shared<detail::CommunicatorState>();
 };
-
-inline void Communicator::all_reduce_deterministic(const torch::Tensor& tensor) {
-  if (!begin(tensor, "all_reduce_deterministic")) return;
-  const torch::NoGradGuard no_grad;
-  const int64_t ranks = size();
-  const int64_t part = (tensor.numel() + ranks - 1) / ranks;  // the last part may be padded
-  const torch::Tensor flat = detail::flat_view(tensor);
-  const bool padded = part * ranks != tensor.numel();
-  auto sent = padded ? state_->scratch.take({part * ranks}, tensor.scalar_type()) : detail::Scratch::Loan{{}, flat};
-  if (padded) {
-    sent.values.narrow(0, 0, flat.numel()).copy_(flat);
-    sent.values.narrow(0, flat.numel(), part * ranks - flat.numel()).zero_();
-  }
-  auto rows = state_->scratch.take({ranks, part}, tensor.scalar_type());
-  count(Collective::all_reduce, sent.values);
-  torch::Tensor to = detail::byte_view(rows.values), whole = detail::byte_view(sent.values);
-  finish(Collective::all_reduce, [&] { return detail::all_to_all_flat(backend(), to, whole); });
-
-  const torch::Tensor mine = sent.values.narrow(0, rank() * part, part);
-  detail::sum_rows(mine, rows.values);
-  state_->scratch.give(std::move(rows));
-  torch::Tensor from = detail::byte_view(mine);
-  finish(Collective::all_reduce, [&] { return detail::all_gather_flat(backend(), whole, from); });
-  if (padded) {
-    torch::Tensor(flat).copy_(sent.values.narrow(0, 0, flat.numel()));
-    state_->scratch.give(std::move(sent));
-  }
-}
 
 inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in) {
   const torch::NoGradGuard no_grad;
@@ -172,32 +181,9 @@ inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, con
   }
   torch::Tensor to = detail::byte_view(out), from = detail::byte_view(in);
   count(Collective::all_gather, out);
-  auto work = state_->guarded(Collective::all_gather, [&] { return detail::all_gather_flat(backend(), to, from); });
-  return {state_, Collective::all_gather, std::move(work)};
-}
-
-inline Pending Communicator::reduce_scatter_async(const torch::Tensor& out, const torch::Tensor& in, bool adds) {
-  const torch::NoGradGuard no_grad;
-  detail::check_pair(in, out, size(), "reduce_scatter", true);
-  const auto dtype = in.scalar_type();
-  if (out.scalar_type() != dtype && out.scalar_type() != detail::sum_dtype(dtype)) {
-    throw Error(ExitCode::user_code, std::string("reduce_scatter cannot sum ") + c10::toString(dtype) + " into " +
-                                         c10::toString(out.scalar_type()) + ".");
-  }
-  if (size() == 1 || in.numel() == 0) {
-    if (adds)
-      detail::flat_view(out).add_(detail::flat_view(in));
-    else if (out.scalar_type() == dtype)
-      detail::copy_memory(out, in);
-    else
-      detail::flat_view(out).copy_(detail::flat_view(in));
-    return {};
-  }
-  auto rows = state_->scratch.take({size(), out.numel()}, dtype);
-  count(Collective::reduce_scatter, in);
-  torch::Tensor to = detail::byte_view(rows.values), from = detail::byte_view(in);
-  auto work = state_->guarded(Collective::reduce_scatter, [&] { return detail::all_to_all_flat(backend(), to, from); });
-  return {state_, Collective::reduce_scatter, std::move(work), out, std::move(rows), adds};
+  const auto start = [&] { return detail::all_gather_flat(backend(out), to, from); };
+  if (!out.is_cpu()) return Pending(state_->side->run([&] { finish(Collective::all_gather, start); }, out, in));
+  return {state_, Collective::all_gather, state_->guarded(Collective::all_gather, start)};
 }
 
 inline void Communicator::broadcast(const torch::Tensor& tensor, int root) {
@@ -209,14 +195,14 @@ inline void Communicator::broadcast(const torch::Tensor& tensor, int root) {
   const torch::NoGradGuard no_grad;
   count(Collective::broadcast, tensor);
   std::vector<torch::Tensor> flat{detail::byte_view(tensor)};
-  c10d::BroadcastOptions options;
+  auto options = detail::options_for<c10d::BroadcastOptions>(tensor);
   options.rootRank = root;
-  finish(Collective::broadcast, [&] { return backend().broadcast(flat, options); });
+  run(tensor, [&] { finish(Collective::broadcast, [&] { return backend(tensor).broadcast(flat, options); }); });
 }
 
 inline void Communicator::all_to_all(const torch::Tensor& out, const torch::Tensor& in) {
   const torch::NoGradGuard no_grad;
-  detail::check_pair(out, in, 1, "all_to_all");
+  detail::check_pair(out, in, 1, state_->device, "all_to_all");
   if (in.numel() % size() != 0) {
     throw Error(ExitCode::user_code, "all_to_all cannot cut " + std::to_string(in.numel()) + " elements into " +
                                          std::to_string(size()) + " equal parts.");
@@ -228,7 +214,7 @@ inline void Communicator::all_to_all(const torch::Tensor& out, const torch::Tens
   }
   if (in.numel() == 0) return;
   count(Collective::all_to_all, in);
-  finish(Collective::all_to_all, [&] { return detail::all_to_all_flat(backend(), to, from); });
+  run(out, [&] { finish(Collective::all_to_all, [&] { return detail::all_to_all_flat(backend(out), to, from); }); });
 }
 
 inline std::span<const double> Communicator::all_gather(std::span<const double> mine) {
@@ -242,8 +228,10 @@ inline std::span<const double> Communicator::all_gather(std::span<const double> 
   }
   std::memcpy(from.data_ptr(), mine.data(), mine.size_bytes());
   count(Collective::all_gather, to);
-  finish(Collective::all_gather, [&] { return detail::all_gather_flat(backend(), to, from); });
+  finish(Collective::all_gather, [&] { return detail::all_gather_flat(backend(to), to, from); });
   return {to.const_data_ptr<double>(), static_cast<size_t>(to.numel())};
 }
 
 }  // namespace dovetail
+
+#include <dovetail/comm/rank_order.hpp>  // the members that sum in rank order

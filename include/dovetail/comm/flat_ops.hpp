@@ -31,22 +31,28 @@ namespace dovetail::detail {
   return flat.scalar_type() == torch::kByte ? flat : flat.view(torch::kByte);
 }
 
-inline void check_memory(const torch::Tensor& tensor, const char* collective) {
+/// @param device  the one that the ranks are connected for besides the CPU
+inline void check_memory(const torch::Tensor& tensor, torch::Device device, const char* collective) {
   const auto refuse = [&](const std::string& what) {
-    throw Error(ExitCode::user_code,
-                std::string(collective) + " needs a dense CPU tensor, and was given " + what + ".");
+    throw Error(ExitCode::user_code, std::string(collective) + " needs a dense tensor on " +
+                                         (device.is_cpu() ? "the CPU" : "the CPU or " + device.str()) +
+                                         ", and was given " + what + ".");
   };
   if (!tensor.defined()) refuse("an undefined one");
-  if (!tensor.device().is_cpu()) refuse("one on " + tensor.device().str());
+  if (!tensor.device().is_cpu() && tensor.device() != device) refuse("one on " + tensor.device().str());
   if (tensor.layout() != torch::kStrided) refuse("a sparse one");
   if (!tensor.is_non_overlapping_and_dense()) refuse("one with gaps or overlaps; pass tensor.contiguous()");
 }
 
 /// Checks that `large` holds `ranks` times as many elements as `small`, of the same dtype unless `mixed`.
-inline void check_pair(const torch::Tensor& large, const torch::Tensor& small, int ranks, const char* collective,
-                       bool mixed = false) {
-  check_memory(large, collective);
-  check_memory(small, collective);
+inline void check_pair(const torch::Tensor& large, const torch::Tensor& small, int ranks, torch::Device device,
+                       const char* collective, bool mixed = false) {
+  check_memory(large, device, collective);
+  check_memory(small, device, collective);
+  if (large.device() != small.device()) {
+    throw Error(ExitCode::user_code, std::string(collective) + " was given tensors on two devices, " +
+                                         large.device().str() + " and " + small.device().str() + ".");
+  }
   if (large.numel() != ranks * small.numel()) {
     throw Error(ExitCode::user_code, std::string(collective) + " over " + std::to_string(ranks) + " ranks was given " +
                                          std::to_string(large.numel()) + " and " + std::to_string(small.numel()) +
@@ -62,8 +68,11 @@ inline void check_pair(const torch::Tensor& large, const torch::Tensor& small, i
 
 /// Copies elements in storage order; nothing where it is the same memory. Both have the same dtype and no gaps.
 inline void copy_memory(const torch::Tensor& to, const torch::Tensor& from) {
-  if (from.numel() > 0 && to.const_data_ptr() != from.const_data_ptr())
+  if (from.numel() == 0 || to.const_data_ptr() == from.const_data_ptr()) return;
+  if (from.is_cpu())
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  else
+    flat_view(to).copy_(flat_view(from));
 }
 
 /// Half formats are summed in fp32, everything else in its own dtype.
@@ -95,10 +104,21 @@ void sum_rows_of(Out* out, const In* rows, int64_t ranks, int64_t row, int64_t b
   }
 }
 
+/// sum_rows where memory is not the CPU's: a pass over memory for each rank.
+inline void sum_rows_elsewhere(const torch::Tensor& out, const torch::Tensor& rows, bool adds) {
+  const torch::Tensor to = flat_view(out), first = rows[0];
+  const bool in_place = !adds && out.scalar_type() == sum_dtype(rows.scalar_type());
+  const torch::Tensor sum = in_place ? to.copy_(first) : first.to(sum_dtype(rows.scalar_type()), false, /*copy=*/true);
+  for (int64_t rank = 1; rank < rows.size(0); ++rank) sum.add_(rows[rank]);
+  if (in_place) return;
+  adds ? to.add_(sum) : to.copy_(sum);
+}
+
 /// out = rows[0] + rows[1] + ..., in this order, in sum_dtype of the rows, rounded once to the dtype of `out`, which is
 /// the rows' or sum_dtype of it; or this sum added to `out`. `rows` is [ranks, n], `out` has n elements and no gaps.
 /// One order on every run and every rank, hence the same bits.
 inline void sum_rows(const torch::Tensor& out, const torch::Tensor& rows, bool adds = false) {
+  if (!out.is_cpu()) return sum_rows_elsewhere(out, rows, adds);
   const int64_t ranks = rows.size(0), n = rows.size(1);
   const bool widens = out.scalar_type() != rows.scalar_type();
   constexpr int64_t worth_a_thread = 1 << 16;
@@ -125,6 +145,8 @@ class Scratch {
     torch::Tensor values;  ///< the shape and dtype asked for, on the same memory
   };
 
+  explicit Scratch(torch::Device device = torch::kCPU) : device_(device) {}
+
   /// The content is undefined. Give the loan back when nothing reads or writes it any more.
   [[nodiscard]] Loan take(torch::IntArrayRef shape, torch::ScalarType dtype) {
     const int64_t bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
@@ -138,7 +160,7 @@ class Scratch {
     if (!buffer.defined() || buffer.numel() < bytes) {
       buffer = torch::Tensor();                // free the smaller one first
       const c10::InferenceMode normal(false);  // or the buffer could not be written outside of inference mode
-      buffer = torch::empty({bytes}, torch::kByte);
+      buffer = torch::empty({bytes}, torch::dtype(torch::kByte).device(device_));
     }
     return {buffer, buffer.narrow(0, 0, bytes).view(dtype).view(shape)};
   }
@@ -146,6 +168,7 @@ class Scratch {
   void give(Loan loan) { free_.push_back(std::move(loan.bytes)); }
 
  private:
+  torch::Device device_;
   std::vector<torch::Tensor> free_;
 };
 

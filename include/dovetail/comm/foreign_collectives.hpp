@@ -16,10 +16,8 @@ void name_foreign_collectives(const Communicator& comm, std::string_view what, B
   } catch (const Error&) {
     throw;
   } catch (const std::exception& cause) {
-    const std::string reason = detail::first_line(cause.what());
-    for (const char* transport : {"gloo", "Gloo", "NCCL", "TCPStore", "FileStore"})
-      if (comm.size() > 1 && reason.find(transport) != std::string::npos)
-        detail::throw_collective_error(cause, what, comm.rank(), comm.size(), comm.timeouts().step);
+    if (comm.size() > 1 && detail::is_from_transport(detail::first_line(cause.what())))
+      detail::throw_collective_error(cause, what, comm.rank(), comm.size(), comm.timeouts().step);
     throw;
   }
 }

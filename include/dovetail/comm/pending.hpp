@@ -2,14 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <dovetail/comm/collective_error.hpp>
 #include <dovetail/comm/flat_ops.hpp>
 #include <dovetail/comm/process_group.hpp>
+#include <dovetail/comm/side_stream.hpp>
 
 namespace dovetail {
 namespace detail {
@@ -22,7 +23,11 @@ struct CommunicatorState {
   std::chrono::milliseconds timeout = {};  ///< of the collectives from now on
   ConnectedGroup group = {};
   std::shared_ptr<CommunicationCounts> counts = std::make_shared<CommunicationCounts>();
-  Scratch scratch = {};
+  Scratch scratch{};
+  torch::Device device = torch::kCPU;  ///< that the ranks are connected for besides the CPU
+  std::optional<SideStream> side{};    ///< of that device, where its collectives run
+  std::optional<Scratch> on_side{};    ///< used on that stream only
+  bool deterministic = false;          ///< where a device's library sums in an order of its own: in rank order instead
   torch::Tensor few_mine = {}, few_all = {};  ///< of all_gather of a few numbers, kept while their number stays
 
   /// Runs one step of a collective, with c10d's exceptions turned into ours.
@@ -38,9 +43,9 @@ struct CommunicatorState {
 
 }  // namespace detail
 
-/// A collective under way. Its tensors must not be touched until `wait` returns; the result is there after that.
-/// Dropping it without `wait` is safe for memory and leaves the result undefined. A default one has nothing to wait
-/// for.
+/// A collective under way. Its tensors must not be touched until `wait` returns; the result is there after that: on a
+/// GPU for what the calling thread's current stream is given from then on, while the host does not wait. Dropping it
+/// without `wait` is safe for memory and leaves the result undefined. A default one has nothing to wait for.
 class Pending {
  public:
   Pending() = default;
@@ -49,6 +54,7 @@ class Pending {
 
   /// @throws Error(peer_lost) or Error(collective_timeout)
   void wait() {
+    if (const auto on_device = std::move(on_device_)) on_device->wait();
     if (!work_) return;
     const auto state = std::move(state_);
     const auto work = std::exchange(work_, nullptr);
@@ -60,12 +66,13 @@ class Pending {
     out_ = torch::Tensor();
   }
 
-  [[nodiscard]] bool waiting() const { return static_cast<bool>(work_); }
+  [[nodiscard]] bool waiting() const { return work_ || on_device_; }
 
  private:
   friend class Communicator;
   using State = std::shared_ptr<detail::CommunicatorState>;
 
+  explicit Pending(std::unique_ptr<detail::DeviceWork> on_device) : on_device_(std::move(on_device)) {}
   Pending(State state, Collective collective, c10::intrusive_ptr<c10d::Work> work, torch::Tensor out = {},
           detail::Scratch::Loan rows = {}, bool adds = false)
       : state_(std::move(state)),
@@ -81,6 +88,7 @@ class Pending {
   torch::Tensor out_;           // of a reduce-scatter: where the sum goes
   detail::Scratch::Loan rows_;  // of a reduce-scatter: what the ranks sent
   bool adds_ = false;           // of a reduce-scatter: to what is in out_
+  std::unique_ptr<detail::DeviceWork> on_device_;
 };
 
 }  // namespace dovetail

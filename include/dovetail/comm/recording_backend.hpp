@@ -45,6 +45,11 @@ class RecordingBackend final : public c10d::Backend {
     return done({out});
   }
 
+  WorkPointer _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions&) override {
+    out.copy_(in.narrow(0, getRank() * out.numel(), out.numel())).mul_(getSize());
+    return done({out});
+  }
+
   WorkPointer alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>&, std::vector<int64_t>&,
                             const c10d::AllToAllOptions&) override {
     const int64_t part = in.numel() / getSize();
@@ -57,7 +62,9 @@ class RecordingBackend final : public c10d::Backend {
  private:
   static WorkPointer done(const std::vector<at::Tensor>& tensors) {
     const auto type = c10::ListType::create(c10::TensorType::get());
-    const auto future = c10::make_intrusive<c10::ivalue::Future>(type);
+    std::vector<c10::Device> devices;
+    if (!tensors.empty() && !tensors.front().is_cpu()) devices.push_back(tensors.front().device());
+    const auto future = c10::make_intrusive<c10::ivalue::Future>(type, std::move(devices));
     future->markCompleted(c10::IValue(tensors));
     return c10d::Work::create_from_future(future);
   }

@@ -7,10 +7,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -21,20 +24,50 @@
 
 namespace dovetail::detail {
 
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+/// The addresses of MASTER_ADDR. A name server that does not answer is asked again twice; TCPStore would ask it until
+/// the time for set-up is over.
+/// @throws Error(arguments) when the name has none
+[[nodiscard]] inline Addresses resolve(const std::string& name, int port, int rank) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  for (int attempt = 1;; ++attempt) {
+    addrinfo* found = nullptr;
+    const int failed = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+    if (failed == 0) return Addresses(found);
+    if (failed != EAI_AGAIN || attempt == 3)
+      throw Error(ExitCode::arguments, "rank " + std::to_string(rank) + " cannot resolve MASTER_ADDR \"" + name +
+                                           "\": " + ::gai_strerror(failed) +
+                                           ". Set it to a name or address of rank 0's machine.");
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+/// Refuses a file for the ranks to meet in that no rank could make.
+/// @throws Error(arguments)
+inline void check_store_file(const std::string& file, int rank) {
+  const auto folder = std::filesystem::absolute(file).parent_path();
+  std::error_code ignored;
+  const bool there = std::filesystem::is_directory(folder, ignored);
+  if (there && !std::filesystem::is_directory(file, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  throw Error(ExitCode::arguments, "rank " + std::to_string(rank) + " cannot use DOVETAIL_STORE \"" + file + "\": " +
+                                       (there ? "it is a folder, or lies in one that cannot be written to"
+                                              : "there is no folder " + folder.string()) +
+                                       ". Set it to a new file in a folder that every rank can write to.");
+}
+
 /// A listening socket bound to one address. Left to itself TCPStore listens on every interface, and whoever connects
 /// may read and write its keys.
 [[nodiscard]] inline int listen_on(const std::string& address, int port) {
   const std::string where = address + ":" + std::to_string(port);
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int failed = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found); failed != 0) {
-    throw Error(ExitCode::arguments,
-                "rank 0 cannot resolve MASTER_ADDR \"" + address + "\": " + ::gai_strerror(failed));
-  }
+  const Addresses found = resolve(address, port, 0);
   int error = 0;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     const int socket = ::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
     if (socket < 0) {
       error = errno;
@@ -42,14 +75,10 @@ namespace dovetail::detail {
     }
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (::bind(socket, one->ai_addr, one->ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0) {
-      ::freeaddrinfo(found);
-      return socket;
-    }
+    if (::bind(socket, one->ai_addr, one->ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0) return socket;
     error = errno;
     ::close(socket);
   }
-  ::freeaddrinfo(found);
   throw Error(ExitCode::arguments, "rank 0 cannot listen on MASTER_ADDR:MASTER_PORT " + where + ": " +
                                        std::generic_category().message(error) +
                                        ". Choose a free port of this machine.");
@@ -59,6 +88,7 @@ namespace dovetail::detail {
   const Rendezvous& how = ranks.how;
   c10::intrusive_ptr<c10d::Store> store;
   if (how.kind == Rendezvous::Kind::file) {
+    check_store_file(how.file, ranks.rank);
     store = c10::make_intrusive<c10d::FileStore>(how.file, ranks.world_size);
   } else {
     c10d::TCPStoreOptions options;
@@ -66,7 +96,10 @@ namespace dovetail::detail {
     options.isServer = ranks.rank == 0 && !how.agent_store;
     options.timeout = timeout;
     options.waitWorkers = false;
-    if (options.isServer) options.masterListenFd = listen_on(how.address, how.port);
+    if (options.isServer)
+      options.masterListenFd = listen_on(how.address, how.port);
+    else
+      (void)resolve(how.address, how.port, ranks.rank);
     store = c10::make_intrusive<c10d::PrefixStore>("dovetail/attempt_" + std::to_string(how.restart_count),
                                                    c10::make_intrusive<c10d::TCPStore>(how.address, options));
   }

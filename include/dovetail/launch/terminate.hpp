@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include <dovetail/launch/environment.hpp>
+#include <dovetail/launch/transport_errors.hpp>
 
 namespace dovetail {
 namespace detail {
@@ -92,7 +93,13 @@ inline void write_error_file(const std::string& path, std::string_view message) 
   } catch (const Error& error) {
     fail(error.what(), static_cast<int>(error.code()));
   } catch (const std::exception& error) {
-    fail(without_stack(error.what()), user_code);
+    // Gloo and NCCL watch their connections in threads of their own, where nobody can catch what they throw.
+    const std::string_view text = without_stack(error.what());
+    const ExitCode failure = is_from_transport(text) ? transport_failure(text) : ExitCode::user_code;
+    if (failure == ExitCode::user_code) fail(text, user_code);
+    std::string line = "a collective failed: ";
+    (((line += transport_advice(failure)) += " (") += text.substr(0, text.find('\n'))) += ")";
+    fail(line, static_cast<int>(failure));
   } catch (...) {
     fail("an exception that is no std::exception was not caught.", user_code);
   }

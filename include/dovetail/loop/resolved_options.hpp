@@ -28,6 +28,7 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   add("strategy", run.strategy_name);
   add("precision", run.precision_name);
   add("ranks", run.world_size());
+  add("device", options.device);
   add("max_epochs", options.max_epochs);
   add("max_steps", options.max_steps);
   add("batch_size", options.batch_size);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/device.hpp>
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/loop/check_epsilon.hpp>
 #include <dovetail/loop/compare_ranks.hpp>
@@ -34,7 +35,10 @@ class SetUp {
     switch (stage) {
       case Stage::environment:
         keep_freed_memory();
-        run_.comm = Communicator::connect(current_ranks());
+        run_.device = detail::run_device(run_.options.device, current_ranks());
+        if (!run_.device.is_cpu()) c10::impl::VirtualGuardImpl(run_.device.type()).setDevice(run_.device);
+        run_.comm = Communicator::connect(current_ranks(), {}, run_.device);
+        run_.comm.set_deterministic(run_.options.deterministic);
         torch::manual_seed(run_.options.seed);  // the same weights on every rank
         break;
       case Stage::build_model:

@@ -32,7 +32,9 @@ class Masters {
     for (std::size_t i = 0; i < run.gradients.slots.size(); ++i) {
       Slot& slot = run.gradients.slots[i];
       if (slot.held.scalar_type() == torch::kFloat32 || slot.held.scalar_type() == torch::kFloat64) continue;
-      slot.stepped = piece_of(originals_[i], slot).to(torch::kFloat32).clone().requires_grad_(true);
+      slot.stepped = piece_of(originals_[i], slot)
+                         .to(slot.held.device(), torch::kFloat32, false, /*copy=*/true)
+                         .requires_grad_(true);
       masters.emplace(slot.held.unsafeGetTensorImpl(), slot.stepped);
     }
     originals_.clear();

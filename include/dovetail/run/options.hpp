@@ -26,7 +26,8 @@ struct TrainerOptions {
   int64_t log_every = 50;                      ///< optimizer steps between rows for loggers
   bool deterministic = false;                  ///< sums over ranks in rank order: the same bits for every layout
   bool find_unused = false;  ///< a parameter without gradient is skipped (all ranks) or zero (some) instead of an error
-  bool progress = true;      ///< print the plan, the model summary and a progress line on rank 0
+  std::string device = "cpu";   ///< "cpu", or "cuda" for the GPU of the rank's number on its machine
+  bool progress = true;         ///< print the plan, the model summary and a progress line on rank 0
   std::string run_directory{};  ///< where metrics and the resolved options go; empty: nowhere
 };
 

@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -28,6 +29,7 @@ class MemoryPool {
       return memory;
     }
     shrink();
+    const c10::DeviceGuard here(device);  // a GPU's allocator takes the current one
     return c10::GetAllocator(device.type())->allocate(bytes);
   }
 
