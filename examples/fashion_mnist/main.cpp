@@ -63,6 +63,9 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     throw dt::Error(dt::ExitCode::arguments, std::string(error.what()) + " (--help lists the options)");
   }
+  if (!(task.learning_rate >= 0 && std::isfinite(task.learning_rate)))
+    throw dt::Error(dt::ExitCode::arguments,
+                    "--lr is " + std::to_string(task.learning_rate) + ", expected a finite number from 0 on.");
   if (clip != 0) options.gradient_clip = dt::clip_norm(clip);
 
   const dt::FashionMNIST fashion(data);

@@ -127,8 +127,11 @@ class Trainer {
     return fit.result(task.model());
   }
 
-  static constexpr detail::PolicyFacts facts(bool optimizer_unscales_itself) {
-    return {Strategy::traits, Precision::traits, Strategy::name, Precision::name, optimizer_unscales_itself};
+  detail::PolicyFacts facts(bool optimizer_unscales_itself) const {
+    ResolvedOptions options = options_of_policy(strategy_);
+    for (auto& option : options_of_policy(precision_)) options.push_back(std::move(option));
+    return {Strategy::traits, Precision::traits,         Strategy::name,
+            Precision::name,  optimizer_unscales_itself, std::move(options)};
   }
 
   TrainerOptions options_;

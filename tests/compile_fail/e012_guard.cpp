@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forward guard that returns nothing guards nothing.
-// expect: dovetail-E012: a hook of the Precision cannot be called
+// expect: dovetail-E012: forward_guard of the Precision cannot be called
 // forbid: no member named
 // forbid: no matching function
 // forbid: constraints not satisfied

@@ -16,7 +16,10 @@ namespace dovetail {
 struct Tensor {};
 struct Parameters {};
 struct Batch {};
-struct StepContext {};
+struct StepContext {
+  StepContext() = default;
+  StepContext(const StepContext&) = delete;
+};
 
 struct TrainerOptions {
   int max_epochs = 1;

@@ -303,6 +303,102 @@ void check_other_runs(Expectations& expect, dt::Communicator& all, const std::st
           [](auto&, auto&, auto& job) { job.leaves_out = "spare"; });
 }
 
+/// Policies' own options are options too.
+void check_other_policies(Expectations& expect, dt::Communicator& all) {
+  const bool other = all.rank() == all.size() - 1;
+  const auto refused = [&]<class S, class P>(const std::string& line, const std::string& than, S strategy,
+                                             P precision) {
+    const Data data{Rows(1), Rows(2)};
+    Job job;
+    expect.error(ExitCode::ranks_disagree,
+                 {"rank " + std::to_string(all.size() - 1) + " was given another run",
+                  "'" + line + "' where rank 0 has '" + than + "'"},
+                 line, [&] { dt::Trainer<S, P>(some_steps(), strategy, precision).fit(job, data); });
+  };
+  refused("ddp.first_bucket_mb = 2", "ddp.first_bucket_mb = 1", dt::DDP{{.first_bucket_mb = other ? 2 : 1}},
+          dt::FP32{});
+  refused("sharded-1.bucket_mb = 7", "sharded-1.bucket_mb = 2", dt::Sharded<1>{{.bucket_mb = other ? 7 : 2}},
+          dt::FP32{});
+  refused("sharded-2.reduce = at_boundary", "sharded-2.reduce = every_micro_batch",
+          dt::Sharded<2>{{.reduce = other ? dt::at_boundary : dt::every_micro_batch}}, dt::FP32{});
+  refused("fsdp.keep_below = 4", "fsdp.keep_below = 65536", dt::FSDP{{.keep_below = other ? 4 : 1 << 16}}, dt::FP32{});
+  refused("fp16-mixed.growth = 4", "fp16-mixed.growth = 2", dt::FSDP{}, dt::FP16Mixed{{.growth = other ? 4.0 : 2.0}});
+
+  // On every rank alike, and none that works.
+  const Data data{Rows(1), Rows(2)};
+  Job job;
+  for (const int size : {0, -1}) {
+    expect.error(ExitCode::arguments, {"DDP's bucket_mb must be at least 1."}, "a bucket of nothing",
+                 [&] { dt::Trainer<dt::DDP, dt::FP32>(some_steps(), dt::DDP{{.bucket_mb = size}}).fit(job, data); });
+    expect.error(ExitCode::arguments, {"DDP's first_bucket_mb must be at least 1."}, "a first bucket of nothing", [&] {
+      dt::Trainer<dt::DDP, dt::FP32>(some_steps(), dt::DDP{{.first_bucket_mb = size}}).fit(job, data);
+    });
+  }
+}
+
+/// A model of which an exception has ended the fit: whole where every rank holds it, else it says why it is not.
+void check_after_exception(Expectations& expect, const std::string& strategy) {
+  Net* net = nullptr;
+  std::shared_ptr<torch::nn::Module> kept;
+  Job job;
+  job.change = [&](Net& built) {
+    net = &built;
+    kept = built.shared_from_this();
+  };
+  job.at = [](const std::string& where) {
+    if (where == "training_step") throw dt::Error(ExitCode::data, "on all ranks");
+  };
+  expect.error(ExitCode::data, {"on all ranks"}, strategy + " ends", [&] { fit(strategy, some_steps(), job); });
+  std::string text;
+  try {
+    net->in->weight.sum().item<float>();
+    net->spare.sum().item<float>();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  const bool cut = strategy == "fsdp";
+  expect.that(text.empty() != cut, strategy + " after an exception: " + text);
+  if (cut)
+    expect.that(text.starts_with("the parameters 'spare', 'in.weight', 'in.bias', 'out.weight' and 3 more of the root "
+                                 "unit are cut over the ranks, because fit ended by an exception"),
+                "it says: " + text);
+}
+
+struct Lookup : torch::nn::Module {
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+/// An embedding whose gradients autograd makes sparse.
+struct Looks {
+  bool sparse = false;
+
+  auto configure_model() const {
+    auto net = std::make_shared<Lookup>();
+    net->table = net->register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 3).sparse(sparse)));
+    net->head = net->register_module("head", torch::nn::Linear(3, 1));
+    return net;
+  }
+  auto configure_optimizers(const dt::Parameters& p) const { return dt::SGD(p, {.lr = 0.1}); }
+  Tensor training_step(Lookup& net, const dt::Batch& batch, dt::StepContext&) const {
+    return torch::mse_loss(net.head(net.table(batch.data.select(1, 0).mul(2).abs().to(torch::kInt64))), batch.target);
+  }
+};
+
+template <class Strategy>
+void check_sparse(Expectations& expect, const std::string& what, bool deterministic = false) {
+  const Data data{Rows(1), Rows(2)};
+  for (const int64_t accumulate : {1, 2}) {
+    auto options = some_steps();
+    options.deterministic = deterministic;
+    options.accumulate = accumulate;
+    Looks sparse{true}, dense{false};
+    const Outcome a = fit_with<Strategy, dt::FP32>(options, sparse, data);
+    const Outcome b = fit_with<Strategy, dt::FP32>(options, dense, data);
+    expect.that(apart(a.weights, b.weights) < 1e-6, "P36 " + what + ": sparse gradients train as dense ones do");
+  }
+}
+
 /// One rank asks to stop: no rank takes another step.
 void check_stop(Expectations& expect, dt::Communicator& all, const std::string& strategy) {
   for (const std::string when : {"step", "epoch"}) {
@@ -461,6 +557,13 @@ int check_all() {
     check_other_runs(expect, all, strategy);
     check_stop(expect, all, strategy);
   }
+  check_other_policies(expect, all);
+  for (const std::string strategy : {"ddp", "sharded-2", "fsdp"}) check_after_exception(expect, strategy);
+  check_sparse<dt::DDP>(expect, "ddp");
+  check_sparse<dt::DDP>(expect, "ddp, deterministic", true);
+  check_sparse<dt::Sharded<1>>(expect, "sharded-1");
+  check_sparse<dt::Sharded<2>>(expect, "sharded-2");
+  check_sparse<dt::FSDP>(expect, "fsdp");
   check_lbfgs(expect, all);
   check_buffers(expect, all);
   check_validate(expect, all);
@@ -488,6 +591,15 @@ int fail(const std::string& act, const std::string& strategy, bool victim) {
   Rows train(1);
   train.at = fails;
   const Data data{train, Rows(2)};
+  if (act == "freed") {
+    Net* net = nullptr;
+    job.change = [&](Net& built) { net = &built; };
+    job.at = [&](const std::string& where) {
+      if (victim && where == "training_step") net->extra->weight.sum();
+    };
+    dt::Trainer<dt::FSDP, dt::FP32>(some_steps(), dt::FSDP{{.keep_below = 0}}).fit(job, data);
+    return 0;
+  }
   fit_by_name<dt::FP32>(strategy, some_steps(), job, data);
   return 0;
 }
@@ -507,6 +619,9 @@ void check_failures(support::Checks& check) {
   check.ended(run("training_step", "sharded-2", "1", 3), 5, "rank 1 of 3 throws",
               {"dovetail: [rank 1] the file is cut"});
   check.ended(run("foreign", "fsdp", "1", 2), 1, "a foreign exception", {"dovetail: [rank 1] boom\n"});
+  check.ended(run("freed", "fsdp", "0", 2), 1, "a freed parameter is read",
+              {"dovetail: [rank 0] the parameters 'extra.weight', 'extra.bias' of unit 'extra' are read while FSDP has "
+               "freed them."});
   const auto shapes = run("shapes", "ddp", "0", 2);
   check.ended(shapes, 1, "an exception of LibTorch", {"dovetail: [rank 0] The size of tensor a (2) must match"});
   check.that(!shapes.says("Exception raised from"), "no stack is shown");

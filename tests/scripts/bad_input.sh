@@ -97,6 +97,9 @@ for size in 0 -4; do run 2 1 "batch size $size" -- "${common[@]}" --batch-size "
 run 2 1 'negative epochs' -- "${common[@]}" --epochs -1 -- 'max_epochs is -1' 'at least 0'
 run 2 1 'accumulation of nothing' -- "${common[@]}" --accumulate 0 -- 'accumulate is 0' 'at least 1'
 run 2 1 'a negative clip limit' -- "${common[@]}" --clip -1 -- 'gradient_clip is -1' 'above 0'
+run 2 1 'a clip limit that is no number' -- "${common[@]}" --clip nan -- 'gradient_clip is nan' 'above 0'
+for rate in nan inf -1; do run 2 1 "learning rate $rate" -- "${common[@]}" --lr "$rate" -- "--lr is $rate" 'from 0 on'; done
+run 2 1 'an empty name for the data' -- --data '' --run-directory '' -- 'folder is empty' 'four files'
 run 2 1 'a limit of batches below -1' -- "${common[@]}" --limit-batches -2 -- 'limit_train_batches is -2'
 run 2 2 'batch size 0 on two ranks' -- --ranks 2 "${common[@]}" --batch-size 0 -- 'batch_size is 0'
 run 2 2 'one device and two ranks' -- --ranks 2 "${common[@]}" --strategy single --precision fp32 \
@@ -127,6 +130,9 @@ run 5 2 'no data folder, two ranks' -- --ranks 2 --strategy ddp --precision fp32
   -- 'elsewhere/train-images-idx3-ubyte.gz is missing'
 run 5 1 'the folder in the variable is missing' DOVETAIL_FASHION_MNIST=nowhere -- "${pair[@]}" \
   -- 'nowhere/train-images-idx3-ubyte.gz is missing'
+
+mkdir -p folders/train-images-idx3-ubyte.gz
+run 5 1 'a folder in the place of a data file' -- "${pair[@]}" --data folders -- 'folders/train-images-idx3-ubyte.gz is a folder'
 
 # broken NAME FILE PARTS...: the data set with this file from stdin.
 broken() {

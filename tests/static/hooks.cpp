@@ -98,6 +98,38 @@ struct CallbackHook : Plain {
 };
 static_assert(reports<CallbackHook, detail::HookOfCallback<CallbackHook, hook::on_train_step_end>>);
 
+// A step must not work on a copy of the model, however it is written; a copy of the batch is a copy of handles.
+template <class T, class Step = hook::training_step>
+constexpr bool copies = reports<T, detail::ModelIsCopied<T, Step>>;
+struct CopiesModel : Plain {
+  Tensor training_step(Net, const Batch&, Step&) { return {}; }
+};
+struct CopiesBoth : Plain {
+  auto training_step(const Net, Batch, const Step&) const { return Tensor{}; }
+};
+struct GenericCopy : Plain {
+  auto training_step(auto, const auto&, auto&) const { return Tensor{}; }
+};
+struct StaticCopy : Plain {
+  static Tensor training_step(Net, const Batch&, Step&) { return {}; }
+};
+struct InheritsCopy : CopiesModel {};
+struct FinalCopy final : CopiesModel {};
+struct CopyInValidation : Plain {
+  void validation_step(Net, const Batch&, Step&) const {}
+};
+struct CopyInPrediction : Plain {
+  Tensor predict_step(auto, const Batch&, Step&) const { return {}; }
+};
+static_assert(copies<CopiesModel> && copies<CopiesBoth> && copies<GenericCopy> && copies<StaticCopy>);
+static_assert(copies<InheritsCopy> && copies<FinalCopy> && copies<const CopiesBoth>);
+static_assert(copies<CopyInValidation, hook::validation_step> && copies<CopyInPrediction, hook::predict_step>);
+struct CopiesBatch : Plain {
+  auto training_step(const Net&, Batch, auto&&) const { return Tensor{}; }
+  void validation_step(auto&&, auto, const auto&) const {}
+};
+static_assert(detail::fits_task<CopiesBatch, Types>);
+
 // The probe finds members of every kind that `&T::name` misses.
 struct Overloaded {
   void on_fit_end(int);

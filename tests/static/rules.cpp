@@ -118,7 +118,7 @@ struct PrivateHook : PrecisionBase {
   static constexpr PrecisionTraits traits{};
 
  private:
-  void wrap_optimizers(PrecisionContext&);
+  void wrap_optimizers(PrecisionContext&) {}
 };
 struct TemplateHook : StrategyBase {
   static constexpr std::string_view name = "template-hook";
@@ -131,6 +131,19 @@ struct MoveOnly : StrategyBase {
   static constexpr StrategyTraits traits{};
   MoveOnly() = default;
   MoveOnly(MoveOnly&&) = default;
+};
+struct GuardOfNothing : PrecisionBase {
+  static constexpr std::string_view name = "guard-of-nothing";
+  static constexpr PrecisionTraits traits{};
+  void forward_guard(PrecisionContext&) {}
+};
+struct MemberTraits : StrategyBase {
+  static constexpr std::string_view name = "member-traits";
+  StrategyTraits traits{};
+};
+struct MemberName : PrecisionBase {
+  std::string_view name = "member-name";
+  static constexpr PrecisionTraits traits{};
 };
 template <class A, class B, class Clause>
 constexpr bool refused_by = verdict<A, B>.rule == "dovetail-E012" && verdict<A, B>.text == Clause::text;
@@ -150,10 +163,42 @@ static_assert(refused_by<DDP, WrongTraits, rules::PrecisionTraitsMissing>);
 static_assert(refused_by<VariableTraits, FP32, rules::StrategyTraitsMissing>);
 static_assert(refused_by<WrongHook, FP32, rules::StrategyHookUncallable>);
 static_assert(refused_by<DDP, PrivateHook, rules::PrecisionHookUncallable>);
+static_assert(refused_by<DDP, GuardOfNothing, rules::ForwardGuardUncallable>);
+static_assert(refused_by<MemberTraits, FP32, rules::StrategyTraitsMissing>);
+static_assert(refused_by<DDP, MemberName, rules::PrecisionUnnamed>);
 static_assert(uncallable_strategy_hook<WrongHook> == PolicyHook::reduce);
 static_assert(uncallable_precision_hook<PrivateHook> == PolicyHook::wrap_optimizers);
 static_assert(compatible<TemplateHook, FP32>);
 static_assert(refused_by<MoveOnly, FP32, rules::StrategyNotCopyable>);
+
+// E022 on policies: a name that is almost a hook's, unless the hook is there too.
+struct NearHook : StrategyBase {
+  static constexpr std::string_view name = "near-hook";
+  static constexpr StrategyTraits traits{};
+  void post_step(StrategyContext&) {}
+};
+struct HelperOfHook : NearHook {
+  void after_step(StrategyContext& run) { post_step(run); }
+};
+struct InheritsHook final : HelperOfHook {};
+struct PrivateNear : PrecisionBase {
+  static constexpr std::string_view name = "private-near";
+  static constexpr PrecisionTraits traits{};
+
+ private:
+  void wrap_optimizer(PrecisionContext&) {}
+};
+struct FinalNear final : PrecisionBase {
+  static constexpr std::string_view name = "final-near";
+  static constexpr PrecisionTraits traits{};
+  void foward_guard(PrecisionContext&) {}
+};
+template <class A, class B, class Clause>
+constexpr bool almost = verdict<A, B>.rule == "dovetail-E022" && verdict<A, B>.text == Clause::text;
+static_assert(almost<NearHook, FP32, rules::StrategyAlmostHook> && !accepts<NearHook, FP32>);
+static_assert(compatible<HelperOfHook, FP32> && compatible<InheritsHook, FP32>);
+static_assert(almost<DDP, PrivateNear, rules::PrecisionAlmostHook>);
+static_assert(almost<DDP, FinalNear, rules::PrecisionAlmostHook>);
 
 // The order of judgement: E012, E011, E001, E002, E003, E004. Each violates its own rule and every later one it can.
 constexpr PrecisionTraits everything{.wraps_optimizers = true, .wraps_full_parameters = true, .scaler = Scaler::local};

@@ -115,6 +115,7 @@ TEST_CASE("a file that is missing, cut, or something else is refused", "[data]")
   CHECK_THAT(complaint_about(folder.write("labels", idx({4}, "abcd")), 3),
              Contains("expected the IDX magic number 00000803, found 00000801"));
   CHECK_THAT(complaint_about(folder.write("text", "<!DOCTYPE html>"), 1), Contains("found 3c21444f"));
+  CHECK_THAT(complaint_about(folder.path, 3), Contains("the data file " + folder.path + " is a folder."));
   // A header that promises more than any memory has must not be believed.
   CHECK_THAT(complaint_about(folder.write("huge", idx({0xffffffff, 0xffffffff, 0xffffffff}, "")), 3),
              Contains("expected less than a terabyte"));
@@ -135,6 +136,13 @@ TEST_CASE("damaged compressed data is refused at any length", "[data]") {
 
 TEST_CASE("Fashion-MNIST complains about what is missing or does not fit", "[data]") {
   const Folder folder;
+  try {
+    FashionMNIST("");
+    FAIL("an empty name is no folder");
+  } catch (const dovetail::Error& error) {
+    CHECK(error.code() == dovetail::ExitCode::arguments);
+    CHECK_THAT(error.what(), Contains("the name of Fashion-MNIST's folder is empty"));
+  }
   const FashionMNIST absent(folder.path);
   CHECK_THAT(complaint([&] { (void)absent.train_data(); }),
              Contains(folder.path + "/train-images-idx3-ubyte.gz is missing") &&

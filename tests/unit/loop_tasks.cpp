@@ -61,6 +61,130 @@ TEST_CASE("a model comes as a holder, a unique_ptr or a shared_ptr", "[loop]") {
   CHECK_THAT(error.what(), Contains("configure_model returned no model"));
 }
 
+namespace {
+
+/// Two layers, and something that a test does to them.
+struct Twins : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 4));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(3, 4));
+  Tensor forward(const Tensor& x) { return (first(x) - second(x)).sum(1, true); }
+};
+struct Changes : Base<Twins> {
+  std::function<void(Twins&)> change = [](Twins&) {};
+  std::function<void()> in_step = [] {};
+  auto configure_model() const {
+    auto twins = std::make_shared<Twins>();
+    change(*twins);
+    return twins;
+  }
+  auto configure_optimizers(const Parameters& p) const { return dovetail::SGD(p, {.lr = 0.1}); }
+  Tensor training_step(Twins& net, const Batch& batch, StepContext& step) {
+    in_step();
+    return Base<Twins>::training_step(net, batch, step);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("tensors of a model that share memory without being one are refused by name", "[loop]") {
+  Data data;
+  const auto said = [&](std::function<void(Twins&)> change) -> std::string {
+    Changes task;
+    task.change = std::move(change);
+    const auto error = error_of([&] { OneDevice(in_order()).fit(task, data); });
+    CHECK(error.code() == ExitCode::user_code);
+    return error.what();
+  };
+  const std::string rest = " share memory but are two tensors, which training would untie: keep one of them";
+  CHECK_THAT(said([](Twins& twins) { twins.second->weight.set_data(twins.first->weight.detach()); }),
+             Contains("the parameter 'first.weight' and the parameter 'second.weight'" + rest));
+  CHECK_THAT(
+      said([](Twins& twins) { twins.second->bias.set_data(twins.first->weight.detach().view({-1}).slice(0, 8, 12)); }),
+      Contains("the parameter 'first.weight' and the parameter 'second.bias'" + rest));
+  CHECK_THAT(said([](Twins& twins) { twins.register_buffer("copy", twins.first->bias.detach()); }),
+             Contains("'first.bias'") && Contains("the buffer 'copy'") && Contains(rest));
+
+  // Beside each other in one storage, as an earlier fit leaves them; one tensor under two names; two buffers.
+  Changes fine;
+  fine.change = [](Twins& twins) {
+    const Tensor home = torch::randn({32});
+    twins.first->weight.set_data(home.slice(0, 0, 12).view({4, 3}));
+    twins.second->weight.set_data(home.slice(0, 12, 24).view({4, 3}));
+    twins.first->register_parameter("again", twins.first->bias);
+    twins.register_buffer("one", home.slice(0, 24, 28));
+    twins.register_buffer("two", home.slice(0, 26, 32));
+  };
+  CHECK(OneDevice(in_order()).fit(fine, data).steps == 12);
+}
+
+TEST_CASE("a model of which nothing can be trained is refused", "[loop]") {
+  struct Empty : torch::nn::Module {
+    Tensor forward(const Tensor& x) { return x; }
+  };
+  struct OfNothing : Base<Empty> {
+    auto configure_model() const { return std::make_shared<Empty>(); }
+    auto configure_optimizers(const Parameters& p) const { return dovetail::SGD(p, {.lr = 0.1}); }
+  };
+  Data data;
+  const auto none = error_of([&] { OneDevice(in_order()).fit(OfNothing{}, data); });
+  CHECK(none.code() == ExitCode::user_code);
+  CHECK_THAT(none.what(), Contains("the model has no parameters, so there is nothing to train"));
+  Changes frozen;
+  frozen.change = [](Twins& twins) {
+    for (Tensor& parameter : twins.parameters()) parameter.requires_grad_(false);
+  };
+  const auto all = error_of([&] { OneDevice(in_order()).fit(frozen, data); });
+  CHECK(all.code() == ExitCode::user_code);
+  CHECK_THAT(all.what(), Contains("no trainable parameter, since all its 4 are frozen"));
+}
+
+TEST_CASE("one rank makes an FSDP model whole when an exception ends the fit", "[loop]") {
+  Data data;
+  Changes task;
+  Twins* twins = nullptr;
+  std::shared_ptr<torch::nn::Module> kept;
+  task.change = [&](Twins& built) {
+    twins = &built;
+    kept = built.shared_from_this();
+  };
+  int steps = 0;
+  task.in_step = [&] {
+    if (++steps == 3) throw dovetail::Error(ExitCode::data, "the third step");
+  };
+  dovetail::Trainer<dovetail::FSDP, dovetail::FP32> trainer(in_order());
+  CHECK(error_of([&] { trainer.fit(task, data); }).code() == ExitCode::data);
+  const Tensor cut_off = flat(*twins);
+
+  auto options = in_order();
+  options.max_steps = 2;
+  Changes whole;
+  CHECK(torch::equal(cut_off, flat(*OneDevice(options).fit(whole, data).model)));
+}
+
+TEST_CASE("P36 sparse gradients train on one device as dense ones do", "[loop]") {
+  struct Lookup : torch::nn::Module {
+    explicit Lookup(bool sparse)
+        : table(register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 1).sparse(sparse)))) {}
+    Tensor forward(const Tensor& x) { return table(x.select(1, 0).abs().mul(2).to(torch::kInt64)); }
+    torch::nn::Embedding table;
+  };
+  struct Looking : Base<Lookup> {
+    bool sparse = false;
+    auto configure_model() const { return std::make_shared<Lookup>(sparse); }
+    auto configure_optimizers(const Parameters& p) const { return dovetail::AdamW(p, {.lr = 0.1}); }
+  };
+  Data data;
+  for (const bool clips : {false, true}) {
+    auto options = in_order();
+    options.accumulate = 2;
+    if (clips) options.gradient_clip = dovetail::clip_norm(0.1);
+    Looking sparse, dense;
+    sparse.sparse = true;
+    const auto a = OneDevice(options).fit(sparse, data), b = OneDevice(options).fit(dense, data);
+    CHECK((flat(*a.model) - flat(*b.model)).abs().max().item<double>() < 1e-6);
+  }
+}
+
 TEST_CASE("without validation_step nothing is validated, and no validation data is asked for", "[loop]") {
   struct Split {
     Rows train{24, 1};

@@ -289,6 +289,24 @@ TEST_CASE("T42 schedules out of range are refused", "[optim]") {
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::StepDecay{}); }) == "StepDecay needs every above 0.");
   CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::Plateau{}); }) ==
         "Plateau needs the name of the metric to monitor.");
+
+  const double nan = std::nan("");
+  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::WarmupCosine{.total_steps = 5, .min_factor = nan}); }) ==
+        "WarmupCosine needs a finite min_factor.");
+  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::LinearDecay{.total_steps = 5, .min_factor = nan}); }) ==
+        "LinearDecay needs a finite min_factor.");
+  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::StepDecay{.every = 1, .gamma = HUGE_VAL}); }) ==
+        "StepDecay needs a finite gamma.");
+  CHECK(refusal([&] { dt::scheduled(dt::SGD(p), dt::Plateau{.monitor = "loss", .threshold = nan}); }) ==
+        "Plateau needs a finite threshold and a finite min_factor.");
+  struct DividesByZero {
+    double factor(int64_t taken) const { return 1.0 / double(taken); }
+  };
+  CHECK(refusal([&] { dt::OptimizerSet(dt::scheduled(dt::SGD(p), DividesByZero{})).bind_schedules(); }) ==
+        "a schedule's factor is inf: it must be finite.");
+  CHECK(refusal([&] { dt::SGD(p, {.lr = nan}); }) == "SGD: lr must not be negative and must be finite, got nan.");
+  CHECK(refusal([&] { dt::AdamW(p, {.weight_decay = HUGE_VAL}); }) ==
+        "AdamW: weight_decay must not be negative and must be finite, got inf.");
 }
 
 TEST_CASE("squared norms are accumulated in double and let nothing non-finite pass", "[optim]") {

@@ -37,29 +37,58 @@ consteval auto find_misfit(HookList<Hook, Rest...>) {
 template <class T, class Hooks>
 using Misfit = typename decltype(find_misfit<T>(Hooks{}))::type;
 
-/// The steps, which see the model.
-template <class Task, class Types, class Model>
-consteval auto find_step_report() {
-  using Batch = const typename Types::Batch&;
-  using Step = typename Types::StepContext&;
-  if constexpr (!hook::training_step::callable<Task, Model&, Batch, Step>) {
-    return report_of<hook::training_step::Report<Task>>();
-  } else {
-    using Loss = decltype(std::declval<Task&>().training_step(std::declval<Model&>(), std::declval<Batch>(),
-                                                              std::declval<Step>()));
-    if constexpr (!is_a_loss<Loss, typename Types::Loss>)
-      return report_of<NoLoss<Loss, typename Types::Loss>>();
-    else if constexpr (hook::validation_step::found<Task> &&
-                       !hook::validation_step::callable<Task, Model&, Batch, Step>)
-      return report_of<hook::validation_step::Report<Task>>();
-    else if constexpr (hook::test_step::found<Task> && !hook::test_step::callable<Task, Model&, Batch, Step>)
-      return report_of<hook::test_step::Report<Task>>();
-    else if constexpr (hook::predict_step::found<Task> && !hook::predict_step::callable<Task, Model&, Batch, Step>)
-      return report_of<hook::predict_step::Report<Task>>();
+/// Is there a step of this type in the class, for objects of any kind?
+template <class Step, class Task, class Returned, class... Arguments>
+inline constexpr bool has_form = Step::template has_form<Task, Returned (Task::*)(Arguments...)> ||
+                                 Step::template has_form<Task, Returned (Task::*)(Arguments...) const> ||
+                                 Step::template has_form<Task, Returned (*)(Arguments...)>;
+
+/// Does a step that can be called take a copy of the model?
+template <class Step, class Task, class Returned, class Model, class Batch, class Context>
+inline constexpr bool copies_the_model = has_form<Step, Task, Returned, Model, const Batch&, Context&> ||
+                                         has_form<Step, Task, Returned, Model, Batch, Context&> ||
+                                         has_form<Step, Task, Returned, Model, const Batch&, const Context&> ||
+                                         has_form<Step, Task, Returned, Model, Batch, const Context&>;
+
+/// What the first of the steps that does not fit is reported as, and what it returns: a step that is not there, or
+/// whose own body is in error, is nobody's.
+template <class Task, class Types, class Model, class Step>
+consteval auto find_report_of_step() {
+  using Batch = typename Types::Batch;
+  using Context = typename Types::StepContext;
+  if constexpr (!Step::template callable<Task, Model&, const Batch&, Context&>)
+    return report_of<typename Step::template Report<Task>>();
+  else if constexpr (requires { typename Step::template Result<Task, Model&, const Batch&, Context&>; }) {
+    using Returned = typename Step::template Result<Task, Model&, const Batch&, Context&>;
+    if constexpr (copies_the_model<Step, std::remove_cv_t<Task>, Returned, Model, Batch, Context>)
+      return report_of<ModelIsCopied<Task, Step>>();
+    else if constexpr (std::is_same_v<Step, hook::training_step> && !is_a_loss<Returned, typename Types::Loss>)
+      return report_of<NoLoss<Returned, typename Types::Loss>>();
     else
       return report_of<NoReport>();
+  } else {
+    return report_of<NoReport>();
   }
 }
+
+/// The steps, which see the model.
+template <class Task, class Types, class Model>
+consteval auto find_step_report(HookList<>) {
+  return report_of<NoReport>();
+}
+template <class Task, class Types, class Model, class Step, class... Rest>
+consteval auto find_step_report(HookList<Step, Rest...>) {
+  if constexpr (Step::template found<Task>) {
+    using Report = typename decltype(find_report_of_step<Task, Types, Model, Step>())::type;
+    if constexpr (!std::is_same_v<Report, NoReport>)
+      return report_of<Report>();
+    else
+      return find_step_report<Task, Types, Model>(HookList<Rest...>{});
+  } else {
+    return find_step_report<Task, Types, Model>(HookList<Rest...>{});
+  }
+}
+using Steps = HookList<hook::training_step, hook::validation_step, hook::test_step, hook::predict_step>;
 
 /// Model and optimizers.
 template <class Task, class Types>
@@ -83,7 +112,7 @@ consteval auto find_configure_report() {
     else if constexpr (!is_an_optimizer<Optimizer>)
       return report_of<NoOptimizer<Optimizer>>();
     else
-      return find_step_report<Task, Types, std::remove_reference_t<decltype(*std::declval<Pointer&>())>>();
+      return find_step_report<Task, Types, std::remove_reference_t<decltype(*std::declval<Pointer&>())>>(Steps{});
   }
 }
 

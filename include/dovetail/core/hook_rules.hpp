@@ -14,7 +14,8 @@ namespace dovetail {
 inline constexpr RuleRow hook_rule_rows[]{
     {"dovetail-E020", When::fit, "a Task without configure_model, configure_optimizers or training_step"},
     {"dovetail-E021", When::fit, "a hook of the right name that cannot be called: other arguments, or not public"},
-    {"dovetail-E022", When::fit, "a member that is almost a hook and would never be called"},
+    {"dovetail-E022", When::fit,
+     "a member that is almost a hook and would never be called; of a policy already when a trainer is constructed"},
     {"dovetail-E023", When::fit, "configure_model returns no pointer to a model"},
     {"dovetail-E024", When::fit, "training_step returns no loss"},
     {"dovetail-E025", When::fit, "an argument of fit that is neither a Callback nor a Logger"},
@@ -53,6 +54,8 @@ template <class T>
 inline constexpr bool has_a_hook = false;
 template <class Task, class Hook>
 inline constexpr bool calls = false;
+template <class Task, class Hook>
+inline constexpr bool takes_the_model_by_reference = false;
 
 template <class Task>
 struct NoConfigureModel {
@@ -89,6 +92,14 @@ struct NoOptimizer {
   static_assert(is_an_optimizer<Returned>,
                 "dovetail-E026: configure_optimizers returns no optimizer. Use return AdamW(p, {...}), by value, or a "
                 "tuple of optimizers.");
+};
+
+template <class Task, class Hook>
+struct ModelIsCopied {
+  static_assert(
+      takes_the_model_by_reference<Task, Hook>,
+      "dovetail-E021: a step takes the model by value, so what it changes in the model is lost with the copy. Use the "
+      "public form: training_step(Model&, const Batch&, StepContext&), likewise for other steps.");
 };
 
 template <class Returned, class Loss>

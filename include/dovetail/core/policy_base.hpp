@@ -23,6 +23,9 @@ struct NoGuard {
 /// loop calls hooks: first the stages of set-up, in the order that `setup_plan` says, then the moments of a step in the
 /// order written here, at last teardown.
 ///
+/// Options of a policy are an aggregate `options` of its own. Where that has `each(visit)`, which calls
+/// `visit("name", value)` for each, loggers get them and ranks must have been given the same.
+///
 /// Example: a Strategy that averages parameters now and then, in examples/custom_strategy.cpp.
 struct StrategyBase {
   // The stages of set-up. The first half of the list runs before the optimizers exist, unless the traits say otherwise.

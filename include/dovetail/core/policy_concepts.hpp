@@ -22,11 +22,10 @@ struct Constant;
 
 }  // namespace detail
 
-/// Are the policy's traits a constant of this type? (Asked through a template argument: clang 14 takes an initializer
-/// that it has refused for a constant elsewhere.)
+/// Are the policy's traits a constant of this type? (`&T::traits` is one for a static member only. Whether it is a
+/// constant is asked through a template argument: clang 14 takes an initializer that it has refused for one elsewhere.)
 template <class T, class Traits>
-concept HasTraits = requires {
-  requires std::same_as<std::remove_cvref_t<decltype(T::traits)>, Traits>;
+concept HasTraits = std::same_as<decltype(&T::traits), const Traits*> && requires {
   typename detail::Constant<T::traits.order.count>;
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/core/near_misses_of_policies.hpp>
 #include <dovetail/core/place_rules.hpp>
 
-/// Rules about what a policy lacks (E012), as in place_rules.hpp.
+/// Rules about what a policy lacks (E012), as in place_rules.hpp, and about its almost hooks (E022).
 
 namespace dovetail {
 
@@ -18,6 +19,10 @@ template <class Policy>
 inline constexpr bool can_be_copied = std::copy_constructible<Policy>;
 template <class Policy>
 inline constexpr bool takes_its_arguments = ArgumentsFit<Policy>;
+template <class Policy>
+inline constexpr bool forward_guard_can_be_called = uncallable_precision_hook<Policy> != PolicyHook::forward_guard;
+template <class Policy>
+inline constexpr bool has_almost_hooks = detail::misses_policy_hook<Policy, false>();
 
 namespace detail {
 
@@ -34,6 +39,12 @@ struct PrecisionHookReport {
   static_assert(can_be_called<Policy, hook>,
                 "dovetail-E012: a hook of the Precision cannot be called as the loop does. Use the form: void "
                 "after_step(PrecisionContext&).");
+};
+
+/// The name is found, and said, in the constructor.
+template <class Policy>
+struct NearMissOfPolicy {
+  NearMissOfPolicy() { misses_policy_hook<Policy, true>(); }
 };
 
 }  // namespace detail
@@ -134,6 +145,21 @@ struct StrategyHookUncallable : E012 {
   using Report = detail::StrategyHookReport<S, uncallable_strategy_hook<S>>;
 };
 
+struct ForwardGuardUncallable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: forward_guard of the Precision cannot be called as the loop does. Use the form: Guard "
+      "forward_guard(PrecisionContext&), Guard being a class whose destructor ends what it guards.";
+  template <class S, class P>
+  static constexpr bool violated = !forward_guard_can_be_called<P>;
+  template <class S, class P>
+  struct Report {
+    static_assert(
+        forward_guard_can_be_called<P>,
+        "dovetail-E012: forward_guard of the Precision cannot be called as the loop does. Use the form: Guard "
+        "forward_guard(PrecisionContext&), Guard being a class whose destructor ends what it guards.");
+  };
+};
+
 struct PrecisionHookUncallable : E012 {
   static constexpr std::string_view text =
       "dovetail-E012: a hook of the Precision cannot be called as the loop does. Use the form: void "
@@ -172,6 +198,34 @@ struct PrecisionNotCopyable : E012 {
   };
 };
 
+/// The compiler says which name, and what is meant; for run time there is no list of members to search.
+struct AlmostHook {
+  static constexpr RuleRow row{"dovetail-E022", When::type,
+                               "a member of a policy that is almost a hook and would never be called"};
+};
+
+struct StrategyAlmostHook : AlmostHook {
+  static constexpr std::string_view text =
+      "dovetail-E022: the Strategy has a member that is almost a hook and would never be called. Use the hook's name; "
+      "a "
+      "trainer of this Strategy says which when it is compiled.";
+  template <class S, class P>
+  static constexpr bool violated = has_almost_hooks<S>;
+  template <class S, class P>
+  using Report = detail::NearMissOfPolicy<S>;
+};
+
+struct PrecisionAlmostHook : AlmostHook {
+  static constexpr std::string_view text =
+      "dovetail-E022: the Precision has a member that is almost a hook and would never be called. Use the hook's name; "
+      "a "
+      "trainer of this Precision says which when it is compiled.";
+  template <class S, class P>
+  static constexpr bool violated = has_almost_hooks<P>;
+  template <class S, class P>
+  using Report = detail::NearMissOfPolicy<P>;
+};
+
 }  // namespace rules
 
 namespace detail {
@@ -180,7 +234,8 @@ using PolicyRules = RuleList<rules::Swapped, rules::FormatAsPrecision, rules::Le
                              rules::NotAPrecision, rules::StrategyArgument, rules::PrecisionArgument,
                              rules::StrategyUnnamed, rules::PrecisionUnnamed, rules::StrategyTraitsMissing,
                              rules::PrecisionTraitsMissing, rules::StrategyHookUncallable,
-                             rules::PrecisionHookUncallable, rules::StrategyNotCopyable, rules::PrecisionNotCopyable>;
+                             rules::ForwardGuardUncallable, rules::PrecisionHookUncallable, rules::StrategyNotCopyable,
+                             rules::PrecisionNotCopyable, rules::StrategyAlmostHook, rules::PrecisionAlmostHook>;
 
 }  // namespace detail
 

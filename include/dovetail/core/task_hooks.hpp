@@ -2,9 +2,11 @@
 #pragma once
 
 #include <dovetail/core/hooks.hpp>
+#include <utility>
 
 /// What a Task does, one struct each, as in hooks.hpp. Their argument types are known only where tensors are, so
-/// whoever judges gives them: `training_step::callable<T, Model&, const Batch&, StepContext&>`.
+/// whoever judges gives them: `training_step::callable<T, Model&, const Batch&, StepContext&>`. `has_form` says of a
+/// step whether it is, or has among its overloads, a function of exactly that type; a generic one is deduced from it.
 namespace dovetail::hook {
 
 /// Makes the model.
@@ -52,6 +54,12 @@ struct training_step {
   static constexpr bool callable = requires(T& object, Arguments&&... arguments) {
     object.training_step(static_cast<Arguments&&>(arguments)...);
   };
+  template <class T, class... Arguments>
+  using Result = decltype(std::declval<T&>().training_step(std::declval<Arguments>()...));
+  template <class T, class Pointer>
+  static constexpr bool has_form = requires {
+    static_cast<Pointer>(&T::training_step);
+  };
   template <class T>
   struct Report {
     static_assert(
@@ -69,6 +77,12 @@ struct validation_step {
   template <class T, class... Arguments>
   static constexpr bool callable = requires(T& object, Arguments&&... arguments) {
     object.validation_step(static_cast<Arguments&&>(arguments)...);
+  };
+  template <class T, class... Arguments>
+  using Result = decltype(std::declval<T&>().validation_step(std::declval<Arguments>()...));
+  template <class T, class Pointer>
+  static constexpr bool has_form = requires {
+    static_cast<Pointer>(&T::validation_step);
   };
   template <class T>
   struct Report {
@@ -88,6 +102,12 @@ struct test_step {
   static constexpr bool callable = requires(T& object, Arguments&&... arguments) {
     object.test_step(static_cast<Arguments&&>(arguments)...);
   };
+  template <class T, class... Arguments>
+  using Result = decltype(std::declval<T&>().test_step(std::declval<Arguments>()...));
+  template <class T, class Pointer>
+  static constexpr bool has_form = requires {
+    static_cast<Pointer>(&T::test_step);
+  };
   template <class T>
   struct Report {
     static_assert(detail::hook_can_be_called<T, test_step>,
@@ -104,6 +124,12 @@ struct predict_step {
   template <class T, class... Arguments>
   static constexpr bool callable = requires(T& object, Arguments&&... arguments) {
     object.predict_step(static_cast<Arguments&&>(arguments)...);
+  };
+  template <class T, class... Arguments>
+  using Result = decltype(std::declval<T&>().predict_step(std::declval<Arguments>()...));
+  template <class T, class Pointer>
+  static constexpr bool has_form = requires {
+    static_cast<Pointer>(&T::predict_step);
   };
   template <class T>
   struct Report {

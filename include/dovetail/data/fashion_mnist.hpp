@@ -69,7 +69,12 @@ class FashionMNIST {
  public:
   /// The four files are looked for in `folder`, else in $DOVETAIL_FASHION_MNIST, else where Debian's package
   /// dataset-fashion-mnist puts them; compressed or not.
-  explicit FashionMNIST(std::string folder = default_folder()) : folder_(std::move(folder)) {}
+  /// @throws Error(arguments) for an empty name
+  explicit FashionMNIST(std::string folder = default_folder()) : folder_(std::move(folder)) {
+    if (folder_.empty())
+      throw Error(ExitCode::arguments,
+                  "the name of Fashion-MNIST's folder is empty: give the folder of its four files.");
+  }
 
   /// @throws Error(data) when files are missing, damaged, or do not belong together
   [[nodiscard]] const ImageDataset& train_data() const { return read(train_, "train"); }

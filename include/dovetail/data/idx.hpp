@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <array>
@@ -27,6 +28,9 @@ class GzipFile {
       throw Error(ExitCode::data, "cannot open the data file " + path + ": " +
                                       std::generic_category().message(errno == 0 ? ENOMEM : errno) + ".");
     }
+    struct stat what {};
+    if (::stat(path.c_str(), &what) == 0 && S_ISDIR(what.st_mode))
+      throw Error(ExitCode::data, "the data file " + path + " is a folder.");
     ::gzbuffer(file_.get(), 1 << 17);
   }
 

@@ -30,6 +30,7 @@ struct PolicyFacts {
   PrecisionTraits precision;
   std::string_view strategy_name, precision_name;
   bool optimizer_unscales_itself = false;
+  ResolvedOptions options{};  ///< of both
 };
 
 /// One fit, as far as it does not depend on the policies' types.
@@ -43,6 +44,7 @@ class Fit {
         task_(task),
         observers_(observers) {
     check_options(options);
+    run_.policy_options = policies.options;
     StartRequest request{.optimizer_unscales_itself = policies.optimizer_unscales_itself};
     if (options.gradient_clip)
       request.clip = options.gradient_clip->kind == ClipOptions::Kind::norm ? ClipKind::norm : ClipKind::value;

@@ -10,20 +10,39 @@
 
 namespace dovetail {
 
-/// The policies' names and everything TrainerOptions holds, names and values, as loggers get them.
+namespace detail {
+
+template <class Value>
+std::string text_of_option(const Value& value) {
+  if constexpr (std::is_convertible_v<const Value&, std::string_view>)
+    return std::string(value);
+  else if constexpr (std::is_same_v<Value, bool>)
+    return value ? "true" : "false";
+  else if constexpr (std::is_floating_point_v<Value>)
+    return exact_number(value);
+  else
+    return std::to_string(value);
+}
+
+}  // namespace detail
+
+/// The options of one policy: "fsdp.prefetch" and its value. See StrategyBase.
+template <class Policy>
+ResolvedOptions options_of_policy(const Policy& policy) {
+  ResolvedOptions list;
+  const auto add = [&list](std::string_view name, const auto& value) {
+    list.emplace_back(std::string(Policy::name) + "." + std::string(name), detail::text_of_option(value));
+  };
+  if constexpr (requires { policy.options.each(add); }) policy.options.each(add);
+  return list;
+}
+
+/// The policies' names and options and everything TrainerOptions holds, names and values, as loggers get them.
 inline ResolvedOptions resolved_options(const RunContext& run) {
   const TrainerOptions& options = run.options;
   ResolvedOptions list;
   const auto add = [&list](const char* name, const auto& value) {
-    using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (std::is_convertible_v<const Value&, std::string_view>)
-      list.emplace_back(name, std::string(value));
-    else if constexpr (std::is_same_v<Value, bool>)
-      list.emplace_back(name, value ? "true" : "false");
-    else if constexpr (std::is_floating_point_v<Value>)
-      list.emplace_back(name, detail::exact_number(value));
-    else
-      list.emplace_back(name, std::to_string(value));
+    list.emplace_back(name, detail::text_of_option(value));
   };
   add("strategy", run.strategy_name);
   add("precision", run.precision_name);
@@ -47,6 +66,7 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   add("log_every", options.log_every);
   add("deterministic", options.deterministic);
   add("find_unused", options.find_unused);
+  list.insert(list.end(), run.policy_options.begin(), run.policy_options.end());
   return list;
 }
 

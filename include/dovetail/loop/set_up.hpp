@@ -6,6 +6,7 @@
 #include <dovetail/loop/check_epsilon.hpp>
 #include <dovetail/loop/compare_ranks.hpp>
 #include <dovetail/loop/fingerprint.hpp>
+#include <dovetail/loop/check_parameters.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
 #include <dovetail/run/bind.hpp>
@@ -44,6 +45,7 @@ class SetUp {
       case Stage::build_model:
         run_.module = task_.build_model();
         collect_slots(run_);
+        check_memory(*run_.module);
         compare_models(run_);
         break;
       case Stage::place_model:
@@ -52,6 +54,7 @@ class SetUp {
       case Stage::make_optimizers:
         // A strategy that delays optimizers has said in wrap_model what they may hold.
         if (!run_.strategy.delays_optimizer_setup) hold_whole_parameters(run_);
+        check_trainable(run_);
         list_parameters();
         run_.optimizers = task_.configure_optimizers(run_.held);  // once per fit, and nowhere else
         run_.optimizers.check_holds_only(run_.held);

@@ -12,6 +12,7 @@ namespace dovetail {
 class LoopState {
  public:
   explicit LoopState(RunContext& run) : run(run) {}
+  LoopState(const LoopState&) = delete;  // what a callback asks of a copy would be lost
 
   RunContext& run;
 

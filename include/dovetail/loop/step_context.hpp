@@ -24,6 +24,7 @@ inline double read_scalar(const torch::Tensor& tensor) {
 class StepContext {
  public:
   StepContext(MetricSums& sums, bool training) : sums_(sums), training_(training) {}
+  StepContext(const StepContext&) = delete;  // what a step says to a copy would be lost
 
   bool training() const { return training_; }
   int64_t epoch() const { return epoch_; }  ///< from 0

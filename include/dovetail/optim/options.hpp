@@ -6,6 +6,7 @@
 #include <dovetail/launch/error.hpp>
 #include <dovetail/optim/parameters.hpp>
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,11 +52,12 @@ std::vector<HeldGroup> held(std::vector<ParameterGroup<Options>> groups) {
   return held;
 }
 
-/// Refuses an option that is out of its range, by name.
+/// Refuses an option that is out of its range, or no number, by name.
 inline void require_option(bool holds, std::string_view optimizer, std::string_view rule, double value) {
-  if (holds) return;
-  throw Error(ExitCode::user_code,
-              std::string(optimizer) + ": " + std::string(rule) + ", got " + std::to_string(value) + ".");
+  const bool finite = std::isfinite(value);
+  if (holds && finite) return;
+  throw Error(ExitCode::user_code, std::string(optimizer) + ": " + std::string(rule) +
+                                       (finite ? "" : " and must be finite") + ", got " + std::to_string(value) + ".");
 }
 
 }  // namespace detail

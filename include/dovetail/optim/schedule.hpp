@@ -53,6 +53,7 @@ struct WarmupCosine {
   void check() const {
     detail::require_schedule(warmup_steps >= 0 && total_steps > warmup_steps,
                              "WarmupCosine needs total_steps above warmup_steps, and warmup_steps not negative.");
+    detail::require_schedule(std::isfinite(min_factor), "WarmupCosine needs a finite min_factor.");
   }
 };
 
@@ -69,6 +70,7 @@ struct LinearDecay {
   void check() const {
     detail::require_schedule(warmup_steps >= 0 && total_steps > warmup_steps,
                              "LinearDecay needs total_steps above warmup_steps, and warmup_steps not negative.");
+    detail::require_schedule(std::isfinite(min_factor), "LinearDecay needs a finite min_factor.");
   }
 };
 
@@ -78,7 +80,10 @@ struct StepDecay {
   double gamma = 0.1;
 
   [[nodiscard]] double factor(int64_t taken) const { return std::pow(gamma, double(taken / every)); }
-  void check() const { detail::require_schedule(every > 0, "StepDecay needs every above 0."); }
+  void check() const {
+    detail::require_schedule(every > 0, "StepDecay needs every above 0.");
+    detail::require_schedule(std::isfinite(gamma), "StepDecay needs a finite gamma.");
+  }
 };
 
 /// Cuts the learning rate when a metric has stopped getting better, as LibTorch's ReduceLROnPlateauScheduler does with
@@ -95,6 +100,8 @@ struct Plateau {
   void check() const {
     detail::require_schedule(!monitor.empty(), "Plateau needs the name of the metric to monitor.");
     detail::require_schedule(factor > 0 && factor < 1, "Plateau needs a factor between 0 and 1.");
+    detail::require_schedule(std::isfinite(threshold) && std::isfinite(min_factor),
+                             "Plateau needs a finite threshold and a finite min_factor.");
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include <dovetail/optim/schedule.hpp>
 
+#include <cmath>
 #include <concepts>
 #include <memory>
 #include <optional>
@@ -78,7 +79,10 @@ class BaseRates {
     for (const auto& group : optimizer.param_groups()) rates_.push_back(group.options().get_lr());
   }
 
+  /// @throws Error(user_code) for a factor that would make every weight NaN
   void scale(double factor) {
+    if (!std::isfinite(factor))
+      throw Error(ExitCode::user_code, "a schedule's factor is " + std::to_string(factor) + ": it must be finite.");
     for (std::size_t g = 0; g < rates_.size(); ++g) optimizer_->param_groups()[g].options().set_lr(rates_[g] * factor);
   }
 

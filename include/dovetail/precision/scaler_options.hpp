@@ -10,6 +10,14 @@ struct ScalerOptions {
   double growth = 2.0;
   double backoff = 0.5;
   int interval = 2000;
+
+  template <class Visit>
+  constexpr void each(Visit&& visit) const {
+    visit("init", init);
+    visit("growth", growth);
+    visit("backoff", backoff);
+    visit("interval", interval);
+  }
 };
 
 /// The options of a precision that has none, where a sibling has some.

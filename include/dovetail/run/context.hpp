@@ -56,6 +56,7 @@ class RunContext {
   const StrategyTraits strategy;
   const PrecisionTraits precision;
   const std::string_view strategy_name, precision_name;
+  std::vector<std::pair<std::string, std::string>> policy_options{};  ///< names and values, as text
 
   // Where the run is.
   Communicator comm;

@@ -4,6 +4,7 @@
 #include <dovetail/optim/adjacent.hpp>
 #include <dovetail/optim/clip.hpp>
 #include <dovetail/run/slot.hpp>
+#include <dovetail/shard/flat_home.hpp>
 
 #include <cmath>
 
@@ -81,7 +82,8 @@ class MainGradients {
     summed = false;
   }
 
-  /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not.
+  /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not. What autograd
+  /// keeps is dense after it.
   int64_t count_missing() {
     int64_t missing = 0;
     for (Slot& slot : slots) {
@@ -90,7 +92,9 @@ class MainGradients {
         slot.arrived = version != slot.seen_version;
         slot.seen_version = version;
       } else if (!slot.main.defined()) {
-        slot.arrived = slot.model.grad().defined();
+        torch::Tensor& gradient = slot.model.mutable_grad();
+        slot.arrived = gradient.defined();
+        if (slot.arrived) make_dense(gradient);
       }  // else the strategy has noted it
       missing += !slot.arrived;
     }

@@ -35,6 +35,12 @@ inline void move_into(const torch::Tensor& flat, const FlatLayout& layout, std::
   }
 }
 
+/// Every pair takes gradients as dense tensors: sums, norms and optimizers pass over memory. Those of an embedding with
+/// sparse(true) become dense as soon as autograd has made them.
+inline void make_dense(torch::Tensor& gradient) {
+  if (gradient.is_sparse()) gradient = gradient.to_dense();
+}
+
 /// Elements of each tensor, for FlatLayout.
 inline std::vector<int64_t> numels_of(const std::vector<torch::Tensor>& tensors) {
   std::vector<int64_t> numels;

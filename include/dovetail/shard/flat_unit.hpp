@@ -30,7 +30,11 @@ class FlatSegment {
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
   FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
               torch::Tensor shard, torch::Tensor main, const std::string& whose, const UnitMemory& memory = {})
-      : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
+      : tensors_(std::move(tensors)),
+        layout_(std::move(layout)),
+        whose_(whose),
+        shard_(std::move(shard)),
+        main_(std::move(main)) {
     torch::NoGradGuard no_grad;
     const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
     const torch::Tensor gradient = torch::empty({layout_.size()}, main_.options());
@@ -45,12 +49,12 @@ class FlatSegment {
       tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
     }
     full_ = StorageGate(full,
-                        "dovetail: " + whose +
+                        whose +
                             " are read while FSDP has freed them. They exist only while their unit runs: "
                             "call it through its holder, forward() or call(), not through its members.",
                         memory.gathered);
     gradient_ = StorageGate(gradient,
-                            "dovetail: gradients of " + whose +
+                            "gradients of " + whose +
                                 " are read after FSDP has sent them to their owners; "
                                 "what is left of them is with the optimizer's tensors.",
                             memory.gradients);
@@ -104,9 +108,19 @@ class FlatSegment {
     }
   }
 
+  /// The model stays cut: whoever reads it from now on is told why.
+  void abandon() {
+    const std::string why = whose_ +
+                            " are cut over the ranks, because fit ended by an exception before it made the model whole "
+                            "again: build the model anew.";
+    full_.forbid(why);
+    gradient_.forbid("gradients of " + why);
+  }
+
  private:
   std::vector<torch::Tensor> tensors_;
   FlatLayout layout_;
+  std::string whose_;
   torch::Tensor shard_, main_;
   StorageGate full_, gradient_;
   torch::Tensor full_part_;  // this rank's place in full
@@ -146,6 +160,10 @@ class FlatUnit {
   }
   void restore(Communicator& comm) {
     for (FlatSegment& segment : segments_) segment.restore(comm);
+  }
+
+  void abandon() {
+    for (FlatSegment& segment : segments_) segment.abandon();
   }
 
   /// The unit takes no part in this window: what is left of an earlier one must not be stepped with.

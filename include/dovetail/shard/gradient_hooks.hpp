@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/shard/flat_home.hpp>
+
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
@@ -40,7 +42,8 @@ class GradientHooks {
     explicit Hook(Take take) : take_(std::move(take)) {}
     void operator()(const torch::autograd::Variable& leaf) override {
       const torch::NoGradGuard no_grad;
-      const torch::Tensor gradient = std::exchange(leaf.mutable_grad(), torch::Tensor());
+      torch::Tensor gradient = std::exchange(leaf.mutable_grad(), torch::Tensor());
+      make_dense(gradient);
       take_(gradient);
     }
 

@@ -106,6 +106,12 @@ class ShardedUnits {
     phase_ = Phase::over;
   }
 
+  /// The run is over without that.
+  void abandon() {
+    memory_.abandon();
+    phase_ = Phase::over;
+  }
+
   // What the units call.
 
   int64_t begin(int unit) {

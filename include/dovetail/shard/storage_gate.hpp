@@ -48,6 +48,11 @@ class StorageGate {
     open_ = false;
   }
 
+  /// Reading throws with this text from now on. Memory is left as it is: a collective may still write into it.
+  void forbid(std::string text) {
+    buffer_.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(text));
+  }
+
  private:
   torch::Tensor buffer_;
   std::string text_;

@@ -113,6 +113,11 @@ class UnitsInMemory {
     root_.restore(comm_);
   }
 
+  void abandon() {
+    for (FlatUnit& unit : units_) unit.abandon();
+    root_.abandon();
+  }
+
  private:
   struct State {
     bool gathered = false;   ///< the same on every rank at the same point of the order

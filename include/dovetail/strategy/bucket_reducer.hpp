@@ -62,9 +62,10 @@ class BucketReducer {
       slot.main = slot.model.grad();
       auto node = torch::autograd::impl::grad_accumulator(slot.model);
       node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [arrived = arrived_, i](const torch::autograd::variable_list& outputs,
-                                  const torch::autograd::variable_list&) {
+          [arrived = arrived_, i, model = slot.model](const torch::autograd::variable_list& outputs,
+                                                      const torch::autograd::variable_list&) {
             (*arrived)[i] = this_micro_batch;
+            make_dense(model.mutable_grad());  // before the Reducer's own hook
             return outputs;
           }));
       accumulators_.push_back(std::move(node));  // the tensor holds it only weakly

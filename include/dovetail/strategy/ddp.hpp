@@ -16,6 +16,12 @@ struct DDP final : StrategyBase {
   struct Options {
     int bucket_mb = 25;       ///< size of a bucket of gradients, MiB
     int first_bucket_mb = 1;  ///< size of the bucket that is ready first, MiB: small, so that reduction starts early
+
+    template <class Visit>
+    constexpr void each(Visit&& visit) const {
+      visit("bucket_mb", bucket_mb);
+      visit("first_bucket_mb", first_bucket_mb);
+    }
   };
   Options options{};
 

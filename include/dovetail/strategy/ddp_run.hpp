@@ -17,6 +17,11 @@ class DDPRun : public StrategyBase {
  public:
   explicit DDPRun(const DDP& policy) : options_(policy.options) {}
 
+  void environment(StrategyContext&) {
+    if (options_.bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's bucket_mb must be at least 1.");
+    if (options_.first_bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's first_bucket_mb must be at least 1.");
+  }
+
   void attach_gradients(StrategyContext& run) {
     bool low = false;
     for (const Slot& slot : run.gradients.slots)

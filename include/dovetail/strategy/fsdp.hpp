@@ -25,6 +25,14 @@ struct FSDP final : StrategyBase {
                                         ///< collectives, as long as they have at most 16 times that together
     Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches, and parameters too
                                         ///< where they are not freed after their forward
+
+    template <class Visit>
+    constexpr void each(Visit&& visit) const {
+      visit("reshard_after_forward", reshard_after_forward);
+      visit("prefetch", prefetch);
+      visit("keep_below", keep_below);
+      visit("reduce", name_of(reduce));
+    }
   };
   Options options{};
 

@@ -19,7 +19,16 @@ class FSDPRun : public StrategyBase {
   explicit FSDPRun(const FSDP& policy) : options_(policy.options) {}
   FSDPRun(const FSDPRun&) = delete;
   FSDPRun& operator=(const FSDPRun&) = delete;
-  ~FSDPRun() { detach(); }
+  /// Where teardown did not come, an exception has ended the run. One rank makes the model whole by itself; of several,
+  /// nobody knows whether the others are still there to do it, so that the model stays cut and says so when it is read.
+  ~FSDPRun() {
+    detach();
+    if (!all_ || whole_again_) return;
+    try {
+      alone_ ? all_->restore() : all_->abandon();
+    } catch (const std::exception&) {  // out of memory: it stays cut
+    }
+  }
 
   void environment(StrategyContext&) {
     if (options_.prefetch < 0) throw Error(ExitCode::arguments, "FSDP's prefetch is negative: it must be at least 0.");
@@ -47,7 +56,8 @@ class FSDPRun : public StrategyBase {
       attached_.push_back(plan.units[u].unit);
       attached_.back()->attach(std::make_shared<ShardedUnitRuntime>(all_, int(u)));
     }
-    run.gradients.parts = run.world_size() > 1;
+    alone_ = run.world_size() == 1;
+    run.gradients.parts = !alone_;
   }
 
   void attach_gradients(StrategyContext&) {}  // wrap_model has given every slot its main gradient
@@ -75,6 +85,7 @@ class FSDPRun : public StrategyBase {
     if (!all_) return;
     detach();
     all_->restore();
+    whole_again_ = true;
   }
 
   /// For those who want to see what is gathered and when.
@@ -142,6 +153,7 @@ class FSDPRun : public StrategyBase {
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
   std::shared_ptr<ShardedUnits> all_;
+  bool alone_ = true, whole_again_ = false;
 };
 
 template <>

@@ -13,11 +13,22 @@ template <int level>
 struct ShardedOptions {
   int bucket_mb = 2;  ///< size of the buckets in which gradients are reduced, MiB; those of optimizers that want whole
                       ///< tensors are reduced in one
+
+  template <class Visit>
+  constexpr void each(Visit&& visit) const {
+    visit("bucket_mb", bucket_mb);
+  }
 };
 template <>
 struct ShardedOptions<2> {
   int bucket_mb = 2;
   Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches
+
+  template <class Visit>
+  constexpr void each(Visit&& visit) const {
+    visit("bucket_mb", bucket_mb);
+    visit("reduce", name_of(reduce));
+  }
 };
 
 /// Data parallel with the optimizer's work cut over the ranks (ZeRO stages 1 and 2; fairscale's OSS and ShardedDDP).

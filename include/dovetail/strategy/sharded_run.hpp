@@ -132,7 +132,7 @@ class ShardedRun : public StrategyBase {
       hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
       pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
     }
-    StorageGate gate(gradient, "dovetail: a gradient was read after it was sent to its owner.", memory_);
+    StorageGate gate(gradient, "a gradient was read after it was sent to its owner.", memory_);
     buckets_.push_back({slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, frees(run))});
   }
 
