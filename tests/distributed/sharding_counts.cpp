@@ -149,7 +149,7 @@ void strategies(Counts& me, int64_t m) {
 
 /// FSDP's gathers, reductions and peak, with every unit or without the small one.
 void fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
-  const bool reshards = options.reshard_after_forward, keeps = options.keep_below > 0;
+  const bool reshards(options.reshard_after_forward), keeps = options.keep_below > 0;
   const bool late = options.reduce == dt::at_boundary;
   const std::string what = std::string("fsdp, ") + (reshards ? "reshard" : "keep") + ", prefetch " +
                            std::to_string(options.prefetch) + (keeps ? ", small unit in the root" : "") +

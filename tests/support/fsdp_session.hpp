@@ -60,6 +60,9 @@ class FsdpSession {
   std::size_t full_bytes() const {
     return bytes([](const dovetail::FlatSegment& s) { return s.full_bytes(); });
   }
+  std::size_t slice_bytes() const {
+    return bytes([](const dovetail::FlatSegment& s) { return s.slice_bytes(); });
+  }
   std::size_t gradient_bytes() const {
     return bytes([](const dovetail::FlatSegment& s) { return s.gradient_bytes(); });
   }

@@ -16,13 +16,15 @@ namespace dovetail::detail {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-/// Turns what c10d, Gloo or NCCL threw into an Error that says which collective, on which rank, and what to do.
+/// Turns what c10d, Gloo or NCCL threw into an Error that says which collective, on which rank, and what to do. `among`
+/// names the ranks of the run where `rank` counts in a group of them.
 [[noreturn]] inline void throw_collective_error(const std::exception& cause, std::string_view collective, int rank,
-                                                int size, std::chrono::milliseconds timeout) {
+                                                int size, std::chrono::milliseconds timeout,
+                                                const std::string& among = {}) {
   if (const auto* ours = dynamic_cast<const Error*>(&cause)) throw *ours;
   const std::string reason = first_line(cause.what());
   const std::string where =
-      std::string(collective) + " on rank " + std::to_string(rank) + " of " + std::to_string(size);
+      std::string(collective) + " on rank " + std::to_string(rank) + " of " + std::to_string(size) + among;
   const ExitCode failure = transport_failure(reason);
   const std::string advice(transport_advice(failure));
   switch (failure) {

@@ -41,15 +41,12 @@ class Communicator {
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
-    state.device = device;
-    if (ranks.world_size == 1) return made;
-    state.group = ranks.how.kind == Rendezvous::Kind::recorded
-                      ? detail::record_rank(ranks, state.counts, device)
-                      : detail::connect_ranks(ranks, timeouts, state.counts, device);
-    if (!device.is_cpu()) {
-      state.side.emplace(device);
-      state.on_side.emplace(device);
+    if (ranks.world_size == 1) {
+      state.device = device;
+      return made;
     }
+    state.group = detail::connect_ranks(ranks, timeouts, state.counts, device);
+    state.use(device);
     return made;
   }
 
@@ -130,6 +127,8 @@ class Communicator {
   [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
 
  private:
+  friend struct detail::RankGroups;
+
   [[nodiscard]] c10d::Backend& backend(const torch::Tensor& tensor) const {
     return tensor.is_cpu() ? *state_->group.backend : *state_->group.device_backend;
   }

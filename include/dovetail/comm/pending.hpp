@@ -15,10 +15,14 @@
 namespace dovetail {
 namespace detail {
 
+struct RankGroups;  // comm/rank_groups.hpp
+
 /// What all copies of one Communicator share.
 struct CommunicatorState {
   int rank = 0;
   int size = 1;
+  std::string among = {};  ///< which ranks of the run they are, where not all of them
+  int groups = 0;          ///< made of these ranks so far
   Timeouts timeouts = {};
   std::chrono::milliseconds timeout = {};  ///< of the collectives from now on
   ConnectedGroup group = {};
@@ -30,13 +34,20 @@ struct CommunicatorState {
   bool deterministic = false;          ///< where a device's library sums in an order of its own: in rank order instead
   torch::Tensor few_mine = {}, few_all = {};  ///< of all_gather of a few numbers, kept while their number stays
 
+  void use(torch::Device chosen) {
+    device = chosen;
+    if (device.is_cpu()) return;
+    side.emplace(device);
+    on_side.emplace(device);
+  }
+
   /// Runs one step of a collective, with c10d's exceptions turned into ours.
   template <class F>
   decltype(auto) guarded(Collective collective, F&& step) {
     try {
       return step();
     } catch (const std::exception& cause) {
-      throw_collective_error(cause, name_of(collective), rank, size, timeout);
+      throw_collective_error(cause, name_of(collective), rank, size, timeout, among);
     }
   }
 };

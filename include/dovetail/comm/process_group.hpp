@@ -34,11 +34,13 @@ namespace detail {
 
 /// One connected set of ranks: what the Communicator calls for tensors on the CPU and, where the run computes on
 /// another device, for those on that one. `process_group` is the same connections behind c10d's dispatching front,
-/// which c10d::Reducer asks for.
+/// which c10d::Reducer asks for. Groups of some of the ranks meet in `store`.
 struct ConnectedGroup {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10::intrusive_ptr<c10d::Backend> device_backend;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  c10::intrusive_ptr<c10d::Store> store;
+  Ranks ranks;
 
   void set_timeout(std::chrono::milliseconds timeout) const {
     backend->setTimeout(timeout);
@@ -76,11 +78,10 @@ inline void ignore_broken_pipes() {
 }
 
 /// A process group over backends, as c10d::Reducer asks for; what it sends is counted.
-[[nodiscard]] inline auto counted_group(const c10::intrusive_ptr<c10d::Store>& store, const ConnectedGroup& connected,
-                                        c10d::ProcessGroup::BackendType type, c10::Device device,
-                                        const std::shared_ptr<CommunicationCounts>& counts) {
+[[nodiscard]] inline auto counted_group(const ConnectedGroup& connected, c10d::ProcessGroup::BackendType type,
+                                        c10::Device device, const std::shared_ptr<CommunicationCounts>& counts) {
   const auto& cpu = connected.backend;
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, cpu->getRank(), cpu->getSize());
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(connected.store, cpu->getRank(), cpu->getSize());
   group->setBackend(c10::DeviceType::CPU, type, c10::make_intrusive<CountingBackend>(cpu, counts));
   group->setDefaultBackend(type);
   if (connected.device_backend)
@@ -93,10 +94,11 @@ inline void ignore_broken_pipes() {
 [[nodiscard]] inline ConnectedGroup record_rank(const Ranks& ranks, std::shared_ptr<CommunicationCounts> counts,
                                                 c10::Device device = c10::kCPU) {
   ConnectedGroup connected;
+  connected.store = c10::make_intrusive<c10d::HashStore>();
+  connected.ranks = ranks;
   connected.backend = wrapped(c10::make_intrusive<RecordingBackend>(ranks.rank, ranks.world_size));
   if (!device.is_cpu()) connected.device_backend = connected.backend;
-  connected.process_group = counted_group(c10::make_intrusive<c10d::HashStore>(), connected,
-                                          c10d::ProcessGroup::BackendType::CUSTOM, device, counts);
+  connected.process_group = counted_group(connected, c10d::ProcessGroup::BackendType::CUSTOM, device, counts);
   return connected;
 }
 
@@ -132,24 +134,35 @@ inline void compare_devices(c10d::Store& store, const Ranks& ranks, c10::Device 
                                               ", rank 0 on " + first + ". Give every rank the same device.");
 }
 
-/// Connects all ranks, over Gloo for tensors on the CPU and small agreements, and over NCCL for those on a GPU; returns
-/// when every one of them is there.
+/// Connects ranks that meet in `store`, over Gloo for tensors on the CPU and small agreements, and over NCCL for those
+/// on a GPU; returns when every one of them is there.
+[[nodiscard]] inline ConnectedGroup connect_over(const c10::intrusive_ptr<c10d::Store>& store, const Ranks& ranks,
+                                                 const Timeouts& timeouts,
+                                                 const std::shared_ptr<CommunicationCounts>& counts,
+                                                 c10::Device device) {
+  ConnectedGroup connected;
+  connected.store = store;
+  connected.ranks = ranks;
+  connected.backend = wrapped(checked(connect_gloo(store, ranks, timeouts), store, ranks, timeouts));
+  if (!device.is_cpu())
+    connected.device_backend = wrapped(checked(connect_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
+                                                            ranks.rank, ranks.world_size, device, timeouts.step),
+                                               store, ranks, timeouts));
+  connected.process_group = counted_group(connected, c10d::ProcessGroup::BackendType::GLOO, device, counts);
+  return connected;
+}
+
+/// Connects all ranks of the run.
 /// @throws Error(collective_timeout, peer_lost, ranks_disagree, arguments)
 [[nodiscard]] inline ConnectedGroup connect_ranks(const Ranks& ranks, const Timeouts& timeouts,
                                                   const std::shared_ptr<CommunicationCounts>& counts,
                                                   c10::Device device = c10::kCPU) {
+  if (ranks.how.kind == Rendezvous::Kind::recorded) return record_rank(ranks, counts, device);
   ignore_broken_pipes();
   const auto store = next_store(ranks, timeouts.setup);
   try {
     compare_devices(*store, ranks, device);
-    ConnectedGroup connected;
-    connected.backend = wrapped(checked(connect_gloo(store, ranks, timeouts), store, ranks, timeouts));
-    if (!device.is_cpu())
-      connected.device_backend = wrapped(checked(connect_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
-                                                              ranks.rank, ranks.world_size, device, timeouts.step),
-                                                 store, ranks, timeouts));
-    connected.process_group = counted_group(store, connected, c10d::ProcessGroup::BackendType::GLOO, device, counts);
-    return connected;
+    return connect_over(store, ranks, timeouts, counts, device);
   } catch (const std::exception& cause) {
     throw_collective_error(cause, "connecting", ranks.rank, ranks.world_size, timeouts.setup);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include <dovetail/core/stage.hpp>
 
 namespace dovetail {
@@ -15,6 +17,20 @@ enum class Scaler { none, local, collective };
 
 /// A number format, as a value. The tag types `FP16`, `BF16` are in precision/formats.hpp.
 enum class Format { fp16, bf16, fp32, fp64 };
+
+constexpr std::string_view name_of(Format format) {
+  switch (format) {
+    case Format::fp16:
+      return "fp16";
+    case Format::bf16:
+      return "bf16";
+    case Format::fp32:
+      return "fp32";
+    case Format::fp64:
+      return "fp64";
+  }
+  return {};
+}
 
 /// Which kinds of gradient clipping a Strategy can do.
 struct Clips {

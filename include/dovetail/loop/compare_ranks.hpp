@@ -31,15 +31,22 @@ inline void compare_lines(Communicator& comm, const std::string& mine, const std
   }
 }
 
-/// Ranks must be given the same options and the same data, or they would deal other samples and part ways.
+/// Ranks must be given the same options, or they would part ways, some as early as in set-up.
 /// @throws Error(ranks_disagree)
-inline void compare_runs(RunContext& run, const BatchSource& training, const BatchSource* validation) {
+inline void compare_options(RunContext& run) {
   if (run.world_size() == 1) return;
   std::string lines;
   for (const auto& [name, value] : resolved_options(run)) lines += name + " = " + value + "\n";
-  lines += "training samples = " + std::to_string(training.samples()) + "\n";
-  lines += "validation samples = " + (validation ? std::to_string(validation->samples()) : "none") + "\n";
-  compare_lines(run.comm, lines, "was given another run than", "Give every rank the same options and data.");
+  compare_lines(run.comm, lines, "was given another run than", "Give every rank the same options.");
+}
+
+/// Ranks must be given the same data, or they would deal other samples.
+/// @throws Error(ranks_disagree)
+inline void compare_data(RunContext& run, const BatchSource& training, const BatchSource* validation) {
+  if (run.world_size() == 1) return;
+  const auto lines = "training samples = " + std::to_string(training.samples()) +
+                     "\nvalidation samples = " + (validation ? std::to_string(validation->samples()) : "none") + "\n";
+  compare_lines(run.comm, lines, "was given other data than", "Give every rank the same data.");
 }
 
 /// Ranks must have made the same optimizers over the same parameters, with the same learning rates.

@@ -37,7 +37,7 @@ class FitLoop {
   /// @param training never null
   /// @param validation may be null
   void fit(BatchSource& training, BatchSource* validation) {
-    compare_runs(run_, training, validation);
+    compare_data(run_, training, validation);
     step_.prepare();
     if (!run_.module->is_training()) run_.module->train();  // else each module has the mode that its maker gave it
     state.batches_per_epoch = limited(training.batches(), run_.options.limit_train_batches);

@@ -40,6 +40,7 @@ class SetUp {
         if (!run_.device.is_cpu()) c10::impl::VirtualGuardImpl(run_.device.type()).setDevice(run_.device);
         run_.comm = Communicator::connect(current_ranks(), {}, run_.device);
         run_.comm.set_deterministic(run_.options.deterministic);
+        compare_options(run_);
         torch::manual_seed(run_.options.seed);  // the same weights on every rank
         break;
       case Stage::build_model:

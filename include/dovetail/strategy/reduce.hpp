@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/core/traits.hpp>
+#include <optional>
 #include <string_view>
 
 namespace dovetail {
@@ -14,6 +16,11 @@ inline constexpr Reduce at_boundary = Reduce::at_boundary;
 
 constexpr std::string_view name_of(Reduce reduce) {
   return reduce == at_boundary ? "at_boundary" : "every_micro_batch";
+}
+
+/// Of a `.reduce_format`.
+constexpr std::string_view name_of(std::optional<Format> format) {
+  return format ? name_of(*format) : "as summed";
 }
 
 }  // namespace dovetail

@@ -4,6 +4,7 @@
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
 #include <dovetail/strategy/reduce.hpp>
+#include <optional>
 #include <string_view>
 
 namespace dovetail {
@@ -13,21 +14,25 @@ template <int level>
 struct ShardedOptions {
   int bucket_mb = 2;  ///< size of the buckets in which gradients are reduced, MiB; those of optimizers that want whole
                       ///< tensors are reduced in one
+  std::optional<Format> reduce_format{};  ///< as FSDP's
 
   template <class Visit>
   constexpr void each(Visit&& visit) const {
     visit("bucket_mb", bucket_mb);
+    visit("reduce_format", name_of(reduce_format));
   }
 };
 template <>
 struct ShardedOptions<2> {
   int bucket_mb = 2;
   Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches
+  std::optional<Format> reduce_format{};
 
   template <class Visit>
   constexpr void each(Visit&& visit) const {
     visit("bucket_mb", bucket_mb);
     visit("reduce", name_of(reduce));
+    visit("reduce_format", name_of(reduce_format));
   }
 };
 
