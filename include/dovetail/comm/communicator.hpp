@@ -41,15 +41,8 @@ class Communicator {
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
+    if (ranks.world_size > 1) state.attach(detail::connect_ranks(ranks, timeouts, state.counts, device));
     state.device = device;
-    if (ranks.world_size == 1) return made;
-    state.group = ranks.how.kind == Rendezvous::Kind::recorded
-                      ? detail::record_rank(ranks, state.counts, device)
-                      : detail::connect_ranks(ranks, timeouts, state.counts, device);
-    if (!device.is_cpu()) {
-      state.side.emplace(device);
-      state.on_side.emplace(device);
-    }
     return made;
   }
 

@@ -30,6 +30,14 @@ struct CommunicatorState {
   bool deterministic = false;          ///< where a device's library sums in an order of its own: in rank order instead
   torch::Tensor few_mine = {}, few_all = {};  ///< of all_gather of a few numbers, kept while their number stays
 
+  void attach(ConnectedGroup connected) {
+    group = std::move(connected);
+    device = group.meeting.device;
+    if (device.is_cpu()) return;
+    side.emplace(device);
+    on_side.emplace(device);
+  }
+
   /// Runs one step of a collective, with c10d's exceptions turned into ours.
   template <class F>
   decltype(auto) guarded(Collective collective, F&& step) {
