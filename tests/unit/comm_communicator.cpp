@@ -136,6 +136,22 @@ TEST_CASE("the sum of rows by passes over memory, as on a GPU, has the bits of t
   }
 }
 
+TEST_CASE("what libraries say in threads of their own has the exit code of its kind", "[comm]") {
+  const auto code = [](const std::string& text) {
+    CHECK(dovetail::detail::is_from_transport(text));
+    return dovetail::detail::transport_failure(text);
+  };
+  CHECK(code("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, "
+             "Timeout(ms)=30000) ran for 30012 milliseconds before timing out.") == ExitCode::collective_timeout);
+  CHECK(code("NCCL error: remote process exited or there was a network error, NCCL version 2.30.7") ==
+        ExitCode::peer_lost);
+  CHECK(code("[/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:3021") == ExitCode::peer_lost);
+  CHECK(code("[enforce fail at gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes. 4000 vs 2000.") ==
+        ExitCode::ranks_disagree);
+  CHECK(code("NCCL error: unhandled cuda error") == ExitCode::user_code);
+  CHECK_FALSE(dovetail::detail::is_from_transport("the connection to my database timed out"));
+}
+
 TEST_CASE("temporaries are used again", "[comm]") {
   dovetail::detail::Scratch scratch;
   auto first = scratch.take({10}, torch::kFloat);

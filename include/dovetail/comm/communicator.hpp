@@ -41,12 +41,8 @@ class Communicator {
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
-    if (ranks.world_size == 1) {
-      state.device = device;
-      return made;
-    }
-    state.group = detail::connect_ranks(ranks, timeouts, state.counts, device);
-    state.use(device);
+    if (ranks.world_size > 1) state.attach(detail::connect_ranks(ranks, timeouts, state.counts, device));
+    state.device = device;
     return made;
   }
 

@@ -34,8 +34,9 @@ struct CommunicatorState {
   bool deterministic = false;          ///< where a device's library sums in an order of its own: in rank order instead
   torch::Tensor few_mine = {}, few_all = {};  ///< of all_gather of a few numbers, kept while their number stays
 
-  void use(torch::Device chosen) {
-    device = chosen;
+  void attach(ConnectedGroup connected) {
+    group = std::move(connected);
+    device = group.meeting.device;
     if (device.is_cpu()) return;
     side.emplace(device);
     on_side.emplace(device);

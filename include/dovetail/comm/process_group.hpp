@@ -32,15 +32,25 @@ struct Timeouts {
 
 namespace detail {
 
+using GlooDevices = decltype(c10d::ProcessGroupGloo::Options::devices);
+
+/// Where some ranks meet, and what they are connected by.
+struct Meeting {
+  c10::intrusive_ptr<c10d::Store> store = {};
+  GlooDevices gloo_devices = {};  ///< none: nobody else is there, see testing/recorded_rank.hpp
+  c10::Device device = c10::kCPU;
+  Timeouts timeouts = {};
+  std::shared_ptr<CommunicationCounts> counts = {};
+};
+
 /// One connected set of ranks: what the Communicator calls for tensors on the CPU and, where the run computes on
 /// another device, for those on that one. `process_group` is the same connections behind c10d's dispatching front,
-/// which c10d::Reducer asks for. Groups of some of the ranks meet in `store`.
+/// which c10d::Reducer asks for.
 struct ConnectedGroup {
-  c10::intrusive_ptr<c10d::Backend> backend;
-  c10::intrusive_ptr<c10d::Backend> device_backend;
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  c10::intrusive_ptr<c10d::Store> store;
-  Ranks ranks;
+  Meeting meeting = {};
+  c10::intrusive_ptr<c10d::Backend> backend = {};
+  c10::intrusive_ptr<c10d::Backend> device_backend = {};
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group = {};
 
   void set_timeout(std::chrono::milliseconds timeout) const {
     backend->setTimeout(timeout);
@@ -77,51 +87,71 @@ inline void ignore_broken_pipes() {
     std::signal(SIGPIPE, SIG_IGN);
 }
 
-/// A process group over backends, as c10d::Reducer asks for; what it sends is counted.
-[[nodiscard]] inline auto counted_group(const ConnectedGroup& connected, c10d::ProcessGroup::BackendType type,
-                                        c10::Device device, const std::shared_ptr<CommunicationCounts>& counts) {
-  const auto& cpu = connected.backend;
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(connected.store, cpu->getRank(), cpu->getSize());
-  group->setBackend(c10::DeviceType::CPU, type, c10::make_intrusive<CountingBackend>(cpu, counts));
-  group->setDefaultBackend(type);
-  if (connected.device_backend)
-    group->setBackend(device.type(), c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<CountingBackend>(connected.device_backend, counts));
+/// A process group over the backends, as c10d::Reducer asks for; what it sends is counted.
+[[nodiscard]] inline auto counted_group(const ConnectedGroup& connected) {
+  const auto& [meeting, cpu, device, none] = connected;
+  using Type = c10d::ProcessGroup::BackendType;
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(meeting.store, cpu->getRank(), cpu->getSize());
+  group->setBackend(c10::DeviceType::CPU, Type::GLOO, c10::make_intrusive<CountingBackend>(cpu, meeting.counts));
+  group->setDefaultBackend(Type::GLOO);
+  if (device)
+    group->setBackend(meeting.device.type(), Type::NCCL, c10::make_intrusive<CountingBackend>(device, meeting.counts));
   return group;
 }
 
-/// One rank of a world of which nobody else is there.
-[[nodiscard]] inline ConnectedGroup record_rank(const Ranks& ranks, std::shared_ptr<CommunicationCounts> counts,
-                                                c10::Device device = c10::kCPU) {
-  ConnectedGroup connected;
-  connected.store = c10::make_intrusive<c10d::HashStore>();
-  connected.ranks = ranks;
-  connected.backend = wrapped(c10::make_intrusive<RecordingBackend>(ranks.rank, ranks.world_size));
-  if (!device.is_cpu()) connected.device_backend = connected.backend;
-  connected.process_group = counted_group(connected, c10d::ProcessGroup::BackendType::CUSTOM, device, counts);
-  return connected;
+/// Gloo's connections; returns when every rank is there.
+[[nodiscard]] inline c10::intrusive_ptr<c10d::Backend> connect_gloo(const Meeting& meeting, int rank, int size) {
+  auto options = c10d::ProcessGroupGloo::Options::create(meeting.timeouts.setup);
+  options->devices = meeting.gloo_devices;
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(meeting.store, rank, size, options);
+  gloo->barrier()->wait();
+  gloo->setTimeout(meeting.timeouts.step);
+  return gloo;
 }
 
-/// Gloo's connections over ranks that meet in `store`; returns when every one of them is there.
-[[nodiscard]] inline c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                                                    const Ranks& ranks, const Timeouts& timeouts) {
-  auto options = c10d::ProcessGroupGloo::Options::create(timeouts.setup);
-  options->devices.push_back(gloo_device(ranks));
-  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, ranks.rank, ranks.world_size, options);
-  gloo->barrier()->wait();
-  gloo->setTimeout(timeouts.step);
-  return gloo;
+/// The same meeting, for other connections of its ranks or of some of them.
+[[nodiscard]] inline Meeting beside(Meeting meeting, const std::string& name) {
+  meeting.store = c10::make_intrusive<c10d::PrefixStore>(name, meeting.store);
+  return meeting;
 }
 
 /// With TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment: what compares every collective over the ranks before it
 /// starts, over connections of its own. Else `transport` as it is.
 [[nodiscard]] inline c10::intrusive_ptr<c10d::Backend> checked(c10::intrusive_ptr<c10d::Backend> transport,
-                                                               const c10::intrusive_ptr<c10d::Store>& store,
-                                                               const Ranks& ranks, const Timeouts& timeouts) {
+                                                               const Meeting& meeting) {
   c10d::setDebugLevelFromEnvironment();
   if (c10d::debug_level() != c10d::DebugLevel::Detail) return transport;
-  const auto beside = c10::make_intrusive<c10d::PrefixStore>("checks_of_" + transport->getBackendName(), store);
-  return c10::make_intrusive<c10d::ProcessGroupWrapper>(transport, connect_gloo(beside, ranks, timeouts));
+  auto comparing = connect_gloo(beside(meeting, "checks_of_" + transport->getBackendName()), transport->getRank(),
+                                transport->getSize());
+  return c10::make_intrusive<c10d::ProcessGroupWrapper>(std::move(transport), std::move(comparing));
+}
+
+/// Connects the ranks of a meeting, over Gloo for tensors on the CPU and small agreements, and over NCCL for those on a
+/// GPU; returns when every one of them is there.
+/// @throws whatever c10d does
+[[nodiscard]] inline ConnectedGroup connect_at(Meeting meeting, int rank, int size) {
+  ConnectedGroup connected{.meeting = std::move(meeting)};
+  const Meeting& at = connected.meeting;
+  const bool alone = at.gloo_devices.empty(), on_device = !at.device.is_cpu();
+  if (alone) {
+    connected.backend = wrapped(c10::make_intrusive<RecordingBackend>(rank, size));
+    if (on_device) connected.device_backend = connected.backend;
+  } else {
+    connected.backend = wrapped(checked(connect_gloo(at, rank, size), at));
+    if (on_device)
+      connected.device_backend =
+          wrapped(checked(connect_nccl(beside(at, "nccl").store, rank, size, at.device, at.timeouts.step), at));
+  }
+  connected.process_group = counted_group(connected);
+  return connected;
+}
+
+/// Connects some ranks of a group in the same way, this one among them, as rank `rank` of `size`. `name` tells their
+/// group from others of the same ranks.
+/// @throws whatever c10d does
+[[nodiscard]] inline ConnectedGroup connect_part(const ConnectedGroup& all, const std::string& name, int rank,
+                                                 int size) {
+  return connect_at(beside(all.meeting, name), rank, size);
 }
 
 /// Some ranks on a GPU and some not would wait for each other in vain.
@@ -134,35 +164,22 @@ inline void compare_devices(c10d::Store& store, const Ranks& ranks, c10::Device 
                                               ", rank 0 on " + first + ". Give every rank the same device.");
 }
 
-/// Connects ranks that meet in `store`, over Gloo for tensors on the CPU and small agreements, and over NCCL for those
-/// on a GPU; returns when every one of them is there.
-[[nodiscard]] inline ConnectedGroup connect_over(const c10::intrusive_ptr<c10d::Store>& store, const Ranks& ranks,
-                                                 const Timeouts& timeouts,
-                                                 const std::shared_ptr<CommunicationCounts>& counts,
-                                                 c10::Device device) {
-  ConnectedGroup connected;
-  connected.store = store;
-  connected.ranks = ranks;
-  connected.backend = wrapped(checked(connect_gloo(store, ranks, timeouts), store, ranks, timeouts));
-  if (!device.is_cpu())
-    connected.device_backend = wrapped(checked(connect_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
-                                                            ranks.rank, ranks.world_size, device, timeouts.step),
-                                               store, ranks, timeouts));
-  connected.process_group = counted_group(connected, c10d::ProcessGroup::BackendType::GLOO, device, counts);
-  return connected;
-}
-
-/// Connects all ranks of the run.
+/// Connects all ranks of a run; returns when every one of them is there.
 /// @throws Error(collective_timeout, peer_lost, ranks_disagree, arguments)
 [[nodiscard]] inline ConnectedGroup connect_ranks(const Ranks& ranks, const Timeouts& timeouts,
-                                                  const std::shared_ptr<CommunicationCounts>& counts,
+                                                  std::shared_ptr<CommunicationCounts> counts,
                                                   c10::Device device = c10::kCPU) {
-  if (ranks.how.kind == Rendezvous::Kind::recorded) return record_rank(ranks, counts, device);
+  Meeting meeting{.device = device, .timeouts = timeouts, .counts = std::move(counts)};
+  if (ranks.how.kind == Rendezvous::Kind::recorded) {
+    meeting.store = c10::make_intrusive<c10d::HashStore>();
+    return connect_at(std::move(meeting), ranks.rank, ranks.world_size);
+  }
   ignore_broken_pipes();
-  const auto store = next_store(ranks, timeouts.setup);
+  meeting.store = next_store(ranks, timeouts.setup);
   try {
-    compare_devices(*store, ranks, device);
-    return connect_over(store, ranks, timeouts, counts, device);
+    compare_devices(*meeting.store, ranks, device);
+    meeting.gloo_devices.push_back(gloo_device(ranks));
+    return connect_at(std::move(meeting), ranks.rank, ranks.world_size);
   } catch (const std::exception& cause) {
     throw_collective_error(cause, "connecting", ranks.rank, ranks.world_size, timeouts.setup);
   }

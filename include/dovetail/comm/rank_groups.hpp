@@ -25,29 +25,16 @@ struct RankGroups {
     state.timeout = from.timeout;
     state.counts = from.counts;
     state.deterministic = from.deterministic;
-    state.use(from.device);
     state.among = " of the run's ranks " + std::to_string(first) + ", " + std::to_string(first + stride);
     if (count > 3) state.among += ", ...";
     if (count > 2) state.among += ", " + std::to_string(first + (count - 1) * stride);
     const std::string name = "ranks_" + std::to_string(from.groups++) + "_" + std::to_string(first);
     try {
-      state.group = connect(from.group, name, state);
+      state.attach(connect_part(from.group, name, state.rank, count));
     } catch (const std::exception& cause) {
       throw_collective_error(cause, "connecting", state.rank, count, from.timeouts.setup, state.among);
     }
     return made;
-  }
-
- private:
-  static ConnectedGroup connect(const ConnectedGroup& all, const std::string& name, const CommunicatorState& state) {
-    Ranks ranks = all.ranks;
-    const bool one_machine = ranks.local_world_size == ranks.world_size;
-    ranks.rank = state.rank;
-    ranks.world_size = state.size;
-    ranks.local_world_size = one_machine ? state.size : 0;  // 0: not all of them
-    if (ranks.how.kind == Rendezvous::Kind::recorded) return record_rank(ranks, state.counts, state.device);
-    return connect_over(c10::make_intrusive<c10d::PrefixStore>(name, all.store), ranks, state.timeouts, state.counts,
-                        state.device);
   }
 };
 

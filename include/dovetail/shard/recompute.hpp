@@ -6,11 +6,13 @@
 #include <dovetail/shard/unit_nodes.hpp>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -19,10 +21,19 @@
 
 namespace dovetail::detail {
 
-/// What a forward ran under and drew from, for running it once more: autocast, and the state of the CPU generator.
+/// What a forward ran under and drew from, for running it once more: autocast, and the state of the generators of the
+/// CPU and of the current GPU.
 class ForwardState {
  public:
-  ForwardState() : autocast_(Autocast::now()), random_(random_state()) {}
+  ForwardState() {
+    for (std::size_t i = 0; i < std::size(kinds); ++i)
+      autocast_[i] = {at::autocast::is_autocast_enabled(kinds[i]), at::autocast::get_autocast_dtype(kinds[i])};
+    auto all = generators();
+    for (at::Generator& generator : all) {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      random_.push_back(generator.get_state());
+    }
+  }
 
   /// Runs `forward` as if it were then; afterwards everything is as before, the generator too.
   template <class Forward>
@@ -39,32 +50,34 @@ class ForwardState {
   }
 
  private:
+  static constexpr c10::DeviceType kinds[] = {at::kCPU, at::kCUDA};
   struct Autocast {
-    bool enabled, cached;
-    at::ScalarType dtype;
-    static Autocast now() {
-      return {at::autocast::is_autocast_enabled(at::kCPU), at::autocast::is_autocast_cache_enabled(),
-              at::autocast::get_autocast_dtype(at::kCPU)};
-    }
+    bool enabled = false;
+    at::ScalarType dtype{};
   };
 
-  static at::Tensor random_state() {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    return generator.get_state();
+  static std::vector<at::Generator> generators() {
+    std::vector<at::Generator> all{at::detail::getDefaultCPUGenerator()};
+    if (at::hasCUDA()) all.push_back(at::globalContext().defaultGenerator(at::kCUDA));
+    return all;
   }
 
   void apply() const {
-    at::autocast::set_autocast_enabled(at::kCPU, autocast_.enabled);
-    at::autocast::set_autocast_cache_enabled(autocast_.cached);
-    at::autocast::set_autocast_dtype(at::kCPU, autocast_.dtype);
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(random_);
+    for (std::size_t i = 0; i < std::size(kinds); ++i) {
+      at::autocast::set_autocast_enabled(kinds[i], autocast_[i].enabled);
+      at::autocast::set_autocast_dtype(kinds[i], autocast_[i].dtype);
+    }
+    at::autocast::set_autocast_cache_enabled(cached_);
+    auto all = generators();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::lock_guard<std::mutex> lock(all[i].mutex());
+      all[i].set_state(random_[i]);
+    }
   }
 
-  Autocast autocast_;
-  at::Tensor random_;
+  Autocast autocast_[std::size(kinds)];
+  bool cached_ = at::autocast::is_autocast_cache_enabled();
+  std::vector<at::Tensor> random_;
 };
 
 /// Stands in the graph for a forward whose activations were not kept: backward runs that forward again, with a graph of
