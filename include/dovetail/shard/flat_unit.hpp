@@ -5,6 +5,7 @@
 #include <dovetail/shard/flat_home.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,6 +62,10 @@ class FlatSegment {
   const FlatLayout& layout() const { return layout_; }
   const torch::Tensor& shard() const { return shard_; }
   const torch::Tensor& main() const { return main_; }
+  /// Does some tensor require a gradient now?
+  bool trains() const {
+    return std::any_of(tensors_.begin(), tensors_.end(), [](const torch::Tensor& t) { return t.requires_grad(); });
+  }
   std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
   std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
 
@@ -122,6 +127,10 @@ class FlatUnit {
   const std::string& name() const { return name_; }
   std::vector<FlatSegment>& segments() { return segments_; }
   const std::vector<FlatSegment>& segments() const { return segments_; }
+
+  bool trains() const {
+    return std::any_of(segments_.begin(), segments_.end(), [](const FlatSegment& s) { return s.trains(); });
+  }
 
   void start_gather(Communicator& comm) {
     for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm));

@@ -30,9 +30,11 @@ class GradientBucket {
   }
 
   /// A backward begins.
-  /// @param anew  what came before is done with, else gradients are added to it
-  void begin(bool anew) {
+  /// @param anew      what came before is done with, else gradients are added to it
+  /// @param expected  how many gradients will come, at most
+  void begin(bool anew, std::size_t expected) {
     arrived_ = 0;
+    expected_ = expected;
     if (anew) std::fill(filled_.begin(), filled_.end(), false);
   }
 
@@ -46,8 +48,8 @@ class GradientBucket {
     ++arrived_;
   }
 
-  /// Has each tensor got its gradient in this backward?
-  bool complete() const { return arrived_ >= filled_.size(); }
+  /// Has each tensor that was to get a gradient got it in this backward?
+  bool complete() const { return arrived_ >= expected_; }
 
   /// Starts to sum over ranks into `main`, or to add the sum to it. What has no gradient counts as zero.
   void start_reduce(Communicator& comm, bool adds) {
@@ -80,7 +82,7 @@ class GradientBucket {
   bool frees_;
   std::vector<torch::Tensor> places_;
   std::vector<bool> filled_;
-  std::size_t arrived_ = 0;
+  std::size_t arrived_ = 0, expected_ = 0;  // in this backward
   Pending pending_;
   bool reducing_ = false;
 };

@@ -45,7 +45,7 @@ std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& paramete
 ///
 /// The Reducer divides by the number of ranks; the window's divisor takes that back. A parameter that got no gradient
 /// would leave the Reducer of one rank waiting for it and those of the others for the sum, so it is given zeros at the
-/// end of backward; that it was missing is noticed and judged where all pairs do it.
+/// end of backward, or before it where it is frozen; that it was missing is noticed and judged where all pairs do it.
 class BucketReducer {
  public:
   BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb)
@@ -84,7 +84,10 @@ class BucketReducer {
   void before_forward(RunContext& run) {
     for (char& state : *arrived_)
       if (state == this_micro_batch) state = earlier_micro_batch;
+    frozen_.clear();
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
+    for (std::size_t i = 0; i < arrived_->size(); ++i)
+      if (!run.gradients.slots[i].model.requires_grad()) frozen_.push_back(i);
     reducer_->prepare_for_forward();
     name_foreign_collectives(run.comm, "the agreement on buckets", [&] {
       reducer_->rebuild_buckets();  // does so once, after the first window, in the order in which gradients arrived
@@ -102,24 +105,20 @@ class BucketReducer {
         for (torch::Tensor& bucket : buckets_) bucket.zero_();
       }
     }
-    if (run.at_boundary()) reducer_->prepare_for_backward({});
+    if (!run.at_boundary()) return;
+    reducer_->prepare_for_backward({});
+    // Now, so that no bucket waits for them. What was thawed since the forward began gets a gradient of its own.
+    std::erase_if(frozen_, [&](std::size_t i) { return run.gradients.slots[i].model.requires_grad(); });
+    give_zeros(run, frozen_);
   }
 
   void after_backward(RunContext& run) {
     if (!run.at_boundary()) return;
-    torch::autograd::variable_list missing, zeros;
-    std::vector<std::size_t> which;
+    std::vector<std::size_t> missing;
     for (std::size_t i = 0; i < arrived_->size(); ++i)
-      if ((*arrived_)[i] != this_micro_batch) {
-        which.push_back(i);
-        missing.push_back(run.gradients.slots[i].model);
-        zeros.push_back(torch::zeros_like(run.gradients.slots[i].model.detach()));
-      }
-    if (missing.empty()) return;
-    const std::vector<char> before = *arrived_;
-    name_foreign_collectives(run.comm, "the reduction of gradients",
-                             [&] { torch::autograd::backward(missing, zeros); });
-    for (std::size_t i : which) (*arrived_)[i] = before[i];
+      if ((*arrived_)[i] != this_micro_batch && !std::binary_search(frozen_.begin(), frozen_.end(), i))
+        missing.push_back(i);
+    give_zeros(run, missing);
   }
 
   /// After the last backward of a window: takes over the Reducer's buckets where they changed.
@@ -127,7 +126,7 @@ class BucketReducer {
     bool moved = false;
     for (std::size_t i = 0; i < arrived_->size(); ++i) {
       Slot& slot = run.gradients.slots[i];
-      slot.arrived = (*arrived_)[i] != never;
+      slot.arrived = (*arrived_)[i] != never && slot.frozen < run.window;
       (*arrived_)[i] = never;
       torch::Tensor& gradient = slot.model.mutable_grad();
       if (gradient.const_data_ptr() != slot.main.const_data_ptr()) {
@@ -150,6 +149,25 @@ class BucketReducer {
  private:
   static constexpr char never = 0, earlier_micro_batch = 1, this_micro_batch = 2;
 
+  /// To the Reducer, in the place of gradients that do not come. They are not noted as arrived.
+  void give_zeros(RunContext& run, const std::vector<std::size_t>& which) {
+    if (which.empty()) return;
+    torch::autograd::variable_list tensors, zeros;
+    std::vector<torch::Tensor> frozen;
+    for (std::size_t i : which) {
+      tensors.push_back(run.gradients.slots[i].model);
+      zeros.push_back(torch::zeros_like(tensors.back().detach()));
+      if (tensors.back().requires_grad()) continue;
+      frozen.push_back(tensors.back());
+      frozen.back().requires_grad_(true);
+    }
+    const std::vector<char> before = *arrived_;
+    name_foreign_collectives(run.comm, "the reduction of gradients",
+                             [&] { torch::autograd::backward(tensors, zeros); });
+    for (std::size_t i : which) (*arrived_)[i] = before[i];
+    for (torch::Tensor& tensor : frozen) tensor.requires_grad_(false);
+  }
+
   /// Parameters in the order in which buckets will hold their gradients, so that the optimizer can step many at once.
   static void pack_in_backward_order(std::vector<torch::Tensor> parameters) {
     std::reverse(parameters.begin(), parameters.end());
@@ -164,6 +182,7 @@ class BucketReducer {
   std::shared_ptr<std::vector<char>> arrived_;  // shared with the hooks, which live as long as any graph does
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> accumulators_;
   std::vector<torch::Tensor> buckets_;  // all gradients
+  std::vector<std::size_t> frozen_;     // in the forward that ends a window; in order
   std::unique_ptr<c10d::Reducer> reducer_;
 };
 

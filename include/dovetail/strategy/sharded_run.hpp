@@ -7,6 +7,7 @@
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace dovetail {
@@ -64,7 +65,11 @@ class ShardedRun : public StrategyBase {
     reduces_ = scatters_each(run) || run.at_boundary();
     adds_ = scatters_each(run) && run.micro_batch > 0;
     next_ = 0;
-    for (Bucket& bucket : buckets_) bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0);
+    for (Bucket& bucket : buckets_) {
+      const auto trains = [&](std::size_t slot) { return run.gradients.slots[slot].model.requires_grad(); };
+      const auto expected = std::count_if(bucket.slots.begin(), bucket.slots.end(), trains);
+      bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0, std::size_t(expected));
+    }
   }
 
   /// Buckets that some parameter left incomplete.
