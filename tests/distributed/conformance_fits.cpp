@@ -742,6 +742,87 @@ void trainability_of_masters(Rank& me) {
   check_thaw_masters<dt::FSDP>(me, dt::MasterWeights<dt::BF16>{});
 }
 
+// ---- recomputation
+
+/// Draws random numbers; one of its parameters is used at times.
+struct DropsImpl : torch::nn::Module {
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(5, 9)),
+                    out = register_module("out", torch::nn::Linear(9, 5));
+  Tensor spare = register_parameter("spare", torch::ones({5}));
+  Tensor forward(const Tensor& x, bool uses_spare) {
+    const Tensor y = x + out(torch::dropout(torch::tanh(in(x)), 0.3, is_training()));
+    return uses_spare ? y * spare : y;
+  }
+};
+TORCH_MODULE(Drops);
+
+struct Dropping : torch::nn::Module {
+  dt::Unit<Drops> a = register_module("a", dt::Unit<Drops>()), b = register_module("b", dt::Unit<Drops>());
+  dt::Unit<torch::nn::Linear> head = register_module("head", dt::Unit<torch::nn::Linear>(5, 3));
+};
+
+/// Under every strategy: the same bits as without, and the same collectives, also where some ranks do not use a unit,
+/// or a parameter inside of one.
+void recomputation(Rank& me) {
+  enum class Use { all, spare_nowhere, spare_on_some, unit_on_some };
+  const auto run = [&](const auto& fit, bool recomputes, int64_t accumulate, bool deterministic, Use use) {
+    Job<Dropping> job;
+    job.model = [&] {
+      auto net = std::make_shared<Dropping>();
+      for (auto* unit : {&net->a, &net->b}) (*unit)->recompute_activations(recomputes);
+      return net;
+    };
+    job.optimizer = maker<dt::AdamW>(dt::AdamWOptions{.lr = 1e-2, .weight_decay = 0.2});
+    job.loss = [&](Dropping& net, const dt::Batch& batch, dt::StepContext&) {
+      const bool me_too = me.rank() == 0;
+      const Tensor x =
+          net.a(batch.data, use == Use::all || use == Use::unit_on_some || (use == Use::spare_on_some && me_too));
+      return mse(net.head(use == Use::unit_on_some && !me_too ? x : net.b(x, true)), batch.target);
+    };
+    auto options = quiet();
+    options.accumulate = accumulate;
+    options.deterministic = deterministic;
+    options.find_unused = use != Use::all;
+    return fit(options, job, data_for(me, 3, 5, 3, accumulate), Watch{});
+  };
+  for (const auto& [name, fit] : ways<dt::FP32, Job<Dropping>>())
+    for (const Use use : {Use::all, Use::spare_nowhere, Use::spare_on_some, Use::unit_on_some})
+      for (const int64_t accumulate : {1, 2})
+        for (const bool deterministic : {false, true}) {
+          if (deterministic && name != "ddp") continue;
+          const std::string what = name + (deterministic ? ", deterministic" : "") + ", accumulate " +
+                                   std::to_string(accumulate) + ", use " + std::to_string(int(use));
+          const Outcome kept = run(fit, false, accumulate, deterministic, use);
+          const Outcome again = run(fit, true, accumulate, deterministic, use);
+          // The Reducer's buckets follow the order in which gradients come; from three ranks on sums follow buckets.
+          const bool exact = name != "ddp" || deterministic || me.size() < 3;
+          me.that(kept.steps == 6, what + ": steps");
+          me.near(apart(again.weights, kept.weights), exact ? 0 : 1e-6, what + ": weights");
+          if (exact) me.that(again.losses == kept.losses, what + ": other losses");
+          me.that(me.same_everywhere(again.weights), what + ": ranks part ways");
+          me.that(again.communication.each == kept.communication.each, what + ": other collectives");
+        }
+  // What no rank uses is named, as it is without.
+  for (const auto& [name, fit] : ways<dt::FP32, Job<Dropping>>()) {
+    Job<Dropping> job;
+    job.model = [] {
+      auto net = std::make_shared<Dropping>();
+      net->a->recompute_activations();
+      return net;
+    };
+    job.loss = [](Dropping& net, const dt::Batch& batch, dt::StepContext&) {
+      return mse(net.head(net.b(net.a(batch.data, false), true)), batch.target);
+    };
+    std::string said;
+    try {
+      fit(quiet(), job, data_for(me), {});
+    } catch (const dt::Error& error) {
+      said = error.what();
+    }
+    me.that(said.find("the parameter 'a.spare' got no gradient at step 0") != std::string::npos, name + ": " + said);
+  }
+}
+
 // ---- formats
 
 template <class P>
@@ -928,6 +1009,7 @@ const std::vector<Case> cases{
     {"B016 optimizers in turn", optimizers_in_turn},
     {"C-31 C-94 C-96 C-97 what is trainable changes between steps and micro-batches", trainability},
     {"C-31 what is trainable changes, with masters", trainability_of_masters},
+    {"C-13 recomputation under every strategy", recomputation},
     {"B018 B027 bf16, mixed and true", low_formats},
     {"P16 masters", masters},
     {"B026 P35 an overflow on one rank", overflow_on_one},

@@ -455,15 +455,15 @@ TEST_CASE("C-31 what is frozen between steps is left alone and goes on from wher
         watch.see = [&](const std::string& hook, LoopState& state) {
           if (hook == "step_end") thaw(dynamic_cast<Net&>(*state.run.module), state.step());
         };
-        const Tensor expected = by_hand<torch::optim::AdamW>(
-            setting.options, torch::optim::AdamWOptions(0.01).eps(1e-3).weight_decay(0.3), false,
-            [&](Net& net, const Batch& batch, int64_t step) {
-              thaw(net, step);
-              return torch::mse_loss(net.forward(batch.data), batch.target);
-            });
+        const Tensor expected =
+            by_hand<torch::optim::AdamW>(setting.options, torch::optim::AdamWOptions(0.01).eps(1e-3).weight_decay(0.3),
+                                         false, [&](Net& net, const Batch& batch, int64_t step) {
+                                           thaw(net, step);
+                                           return torch::mse_loss(net.forward(batch.data), batch.target);
+                                         });
         const bool low = pair == Pair::fp16_mixed || pair == Pair::fp16_true;
         INFO("pair " << int(pair) << (clip ? ", clipped" : "") << ", accumulate " << accumulate);
-        CHECK(apart(weights(fit(setting, script, data, watch)), expected) < (low ? 1e-2 : 1e-6));
+        CHECK(apart(weights(fit(setting, script, data, watch)), expected) < (low ? 2e-2 : 1e-6));
       }
 }
 

@@ -41,7 +41,7 @@ class GradientHooks {
     void operator()(const torch::autograd::Variable& leaf) override {
       const torch::NoGradGuard no_grad;
       const torch::Tensor gradient = std::exchange(leaf.mutable_grad(), torch::Tensor());
-      take_(gradient);
+      if (gradient.defined()) take_(gradient);  // a unit that recomputes may have none for a leaf
     }
 
    private:
