@@ -17,7 +17,7 @@ inline void check_untouched(const RunContext& run) {
     const bool arrived =
         slot.arrivals.defined()
             ? slot.arrivals.unsafeGetTensorImpl()->version_counter().current_version() != slot.seen_version
-            : !slot.main.defined() && slot.model.grad().defined();
+            : slot.taken || (!slot.main.defined() && slot.model.grad().defined());
     if (arrived)
       throw Error(ExitCode::user_code,
                   "the parameter '" + slot.name +

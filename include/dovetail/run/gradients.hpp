@@ -78,6 +78,7 @@ class MainGradients {
     for (torch::Tensor& buffer : buffers) buffer.zero_();
     for (Slot& slot : slots) {
       slot.frozen = 0;
+      slot.taken = false;
       if (!slot.main.defined()) slot.model.mutable_grad().reset();
     }
     micro_batches_ = 0;
@@ -110,7 +111,9 @@ class MainGradients {
         slot.seen_version = version;
       } else if (!slot.main.defined()) {
         slot.arrived = slot.model.grad().defined();
-      }  // else the strategy has noted it
+      } else {
+        slot.arrived = slot.taken;
+      }
       slot.rests = !slot.arrived && micro_batches_ > 0 && slot.frozen == micro_batches_;
       missing += !slot.arrived && !slot.rests;
     }

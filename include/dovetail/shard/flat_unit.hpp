@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/flat_home.hpp>
+#include <dovetail/shard/gradient_buffer.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 
 #include <algorithm>
@@ -21,9 +22,9 @@ struct UnitMemory {
 
 /// Parameters of one unit that are stored in one dtype and gathered in one: one flat buffer, one collective.
 ///
-/// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit
-/// needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of
-/// their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
+/// The module's tensors are views of `full`, and their gradients are collected in one buffer; both exist only while the
+/// unit needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum
+/// of their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
 class FlatSegment {
  public:
   /// @param tensors the module's own, dense, in the order in which they are to lie
@@ -43,20 +44,18 @@ class FlatSegment {
       shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
       tensor.mutable_grad().reset();
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
-      tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
     }
     full_ = StorageGate(full,
                         "dovetail: " + whose +
                             " are read while FSDP has freed them. They exist only while their unit runs: "
                             "call it through its holder, forward() or call(), not through its members.",
                         memory.gathered);
-    gradient_ = StorageGate(gradient,
-                            "dovetail: gradients of " + whose +
-                                " are read after FSDP has sent them to their owners; "
-                                "what is left of them is with the optimizer's tensors.",
-                            memory.gradients);
+    StorageGate gate(gradient,
+                     "dovetail: gradients of " + whose + " are read after FSDP has sent them to their owners.",
+                     memory.gradients);
+    gradients_ = std::make_shared<GradientBuffer>(tensors_, layout_, std::move(gate), whose);
     full_.close();
-    gradient_.close();
+    gradients_->close();
   }
 
   const FlatLayout& layout() const { return layout_; }
@@ -67,7 +66,10 @@ class FlatSegment {
     return std::any_of(tensors_.begin(), tensors_.end(), [](const torch::Tensor& t) { return t.requires_grad(); });
   }
   std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
-  std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
+  std::size_t gradient_bytes() const { return gradients_->bytes(); }
+
+  /// Takes the gradients of the module's tensors, in their order.
+  const std::shared_ptr<GradientBuffer>& gradients() const { return gradients_; }
 
   /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype.
   Pending gather(Communicator& comm) {
@@ -79,19 +81,15 @@ class FlatSegment {
   }
   void release() { full_.close(); }
 
-  /// Zero through the buffer itself: the views that autograd adds into do not count it as a gradient that arrived.
-  void open_gradient() {
-    if (gradient_.is_open()) return;
-    torch::NoGradGuard no_grad;
-    gradient_.open();
-    gradient_.buffer().zero_();
-  }
-  void close_gradient() { gradient_.close(); }
-
   /// Starts to sum the gradients over ranks into `main`, or to add the sum to it. They must stay open meanwhile.
   Pending reduce(Communicator& comm, bool adds) {
-    open_gradient();
-    return comm.reduce_scatter_async(main_, gradient_.buffer(), adds);
+    torch::NoGradGuard no_grad;
+    return comm.reduce_scatter_async(main_, gradients_->finish(), adds);
+  }
+  void close_gradient() { gradients_->close(); }
+  void forget_gradient() {
+    gradients_->close();
+    gradients_->forget();
   }
 
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
@@ -113,8 +111,9 @@ class FlatSegment {
   std::vector<torch::Tensor> tensors_;
   FlatLayout layout_;
   torch::Tensor shard_, main_;
-  StorageGate full_, gradient_;
-  torch::Tensor full_part_;  // this rank's place in full
+  StorageGate full_;
+  std::shared_ptr<GradientBuffer> gradients_;  // shared with hooks
+  torch::Tensor full_part_;                    // this rank's place in full
 };
 
 /// The storage of one unit: a segment for each pair of dtypes that its parameters have.
@@ -139,11 +138,8 @@ class FlatUnit {
   void release() {
     for (FlatSegment& segment : segments_) segment.release();
   }
-  void open_gradients() {
-    for (FlatSegment& segment : segments_) segment.open_gradient();
-  }
-  void close_gradients() {
-    for (FlatSegment& segment : segments_) segment.close_gradient();
+  void forget_gradients() {
+    for (FlatSegment& segment : segments_) segment.forget_gradient();
   }
   void start_reduce(Communicator& comm, bool adds) {
     for (FlatSegment& segment : segments_) reducing_.push_back(segment.reduce(comm, adds));
@@ -151,7 +147,7 @@ class FlatUnit {
   }
   void finish_reduce() {
     finish(reducing_);
-    close_gradients();
+    for (FlatSegment& segment : segments_) segment.close_gradient();
   }
   void restore(Communicator& comm) {
     for (FlatSegment& segment : segments_) segment.restore(comm);

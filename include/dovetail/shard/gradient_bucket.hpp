@@ -2,30 +2,19 @@
 #pragma once
 
 #include <dovetail/comm/communicator.hpp>
-#include <dovetail/shard/flat_home.hpp>
-#include <dovetail/shard/storage_gate.hpp>
+#include <dovetail/shard/gradient_buffer.hpp>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace dovetail {
 
-/// Gradients of several parameters in one flat buffer, which is cut into one part for each rank and reduced at once.
+/// Gradients of several parameters that are reduced at once, each rank getting its part of the sum.
 class GradientBucket {
  public:
-  /// @param like    tensors of the gradients' sizes and strides
-  /// @param buffer  all gradients; its memory exists from the first that arrives until they are reduced, if `frees`
-  /// @param main    this rank's part of the sum; may be part of the buffer if that stays
-  GradientBucket(const std::vector<torch::Tensor>& like, FlatLayout layout, StorageGate buffer, torch::Tensor main,
-                 bool frees)
-      : layout_(std::move(layout)),
-        buffer_(std::move(buffer)),
-        main_(std::move(main)),
-        frees_(frees),
-        filled_(like.size(), false) {
-    for (std::size_t i = 0; i < like.size(); ++i)
-      places_.push_back(alias_like(buffer_.buffer(), layout_.offset(i), like[i]));
+  /// @param main   this rank's part of the sum; may be part of the buffer if that stays
+  /// @param frees  the buffer's memory, once it is reduced
+  GradientBucket(GradientBuffer buffer, torch::Tensor main, bool frees)
+      : buffer_(std::move(buffer)), main_(std::move(main)), frees_(frees) {
     if (frees_) buffer_.close();
   }
 
@@ -35,16 +24,11 @@ class GradientBucket {
   void begin(bool anew, std::size_t expected) {
     arrived_ = 0;
     expected_ = expected;
-    if (anew) std::fill(filled_.begin(), filled_.end(), false);
+    if (anew) buffer_.forget();
   }
 
   void take(std::size_t i, const torch::Tensor& gradient) {
-    buffer_.open();
-    if (filled_[i])
-      places_[i].add_(gradient);
-    else
-      places_[i].copy_(gradient);
-    filled_[i] = true;
+    buffer_.take(i, gradient);
     ++arrived_;
   }
 
@@ -53,15 +37,7 @@ class GradientBucket {
 
   /// Starts to sum over ranks into `main`, or to add the sum to it. What has no gradient counts as zero.
   void start_reduce(Communicator& comm, bool adds) {
-    buffer_.open();
-    int64_t end = 0;  // of what is filled
-    for (std::size_t i = 0; i < filled_.size(); ++i) {
-      zero(end, layout_.offset(i));
-      if (!filled_[i]) places_[i].zero_();
-      end = layout_.offset(i) + layout_.numel(i);
-    }
-    zero(end, layout_.size());
-    pending_ = comm.reduce_scatter_async(main_, buffer_.buffer(), adds);
+    pending_ = comm.reduce_scatter_async(main_, buffer_.finish(), adds);
     reducing_ = true;
   }
 
@@ -72,16 +48,9 @@ class GradientBucket {
   }
 
  private:
-  void zero(int64_t begin, int64_t end) {
-    if (begin < end) buffer_.buffer().narrow(0, begin, end - begin).zero_();
-  }
-
-  FlatLayout layout_;
-  StorageGate buffer_;
+  GradientBuffer buffer_;
   torch::Tensor main_;
   bool frees_;
-  std::vector<torch::Tensor> places_;
-  std::vector<bool> filled_;
   std::size_t arrived_ = 0, expected_ = 0;  // in this backward
   Pending pending_;
   bool reducing_ = false;

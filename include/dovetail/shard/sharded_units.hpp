@@ -76,9 +76,6 @@ class ShardedUnits {
     reduces_ = reduces;
     adds_ = adds;
     enters_backward_ = true;
-    memory_.root().open_gradients();
-    for (int u = 0; u < int(units().size()); ++u)
-      if (memory_.is_kept(u)) open_gradients(u);
   }
 
   /// Reductions may be under way when it returns.
@@ -141,7 +138,6 @@ class ShardedUnits {
     const std::size_t visit = pass_of(pass).visit;
     if (backward_.has_finished(visit)) refuse_order(unit);
     backward_.to_gather(memory_, visit);
-    open_gradients(unit);
   }
 
   void after_backward(int, int64_t pass) {
@@ -183,10 +179,6 @@ class ShardedUnits {
       if (!reduced[u]) memory_.unit(int(u)).forget_main();
   }
 
-  void open_gradients(int unit) {
-    if (!resting_[unit]) memory_.unit(unit).open_gradients();
-  }
-
   /// Nothing is gathered but the root, no gradient is open, nothing is remembered of passes; within a window whose
   /// gradients are reduced at its end, those stay.
   void drop(bool within_window = false) {
@@ -215,7 +207,8 @@ class ShardedUnits {
     throw Error(ExitCode::user_code,
                 "backward reached unit '" + name(unit) +
                     "' after its gradient was sent to its owners: it does not go through the units in "
-                    "the reverse order of their forward. Make one unit of them.");
+                    "the reverse order of their forward. Add up the losses and run backward once, or make one unit of "
+                    "them.");
   }
 
   UnitsInMemory memory_;

@@ -126,7 +126,7 @@ class BucketReducer {
     bool moved = false;
     for (std::size_t i = 0; i < seen_->size(); ++i) {
       Slot& slot = run.gradients.slots[i];
-      slot.arrived = std::exchange((*seen_)[i].arrived, false) && slot.frozen < run.window;
+      slot.taken = std::exchange((*seen_)[i].arrived, false) && slot.frozen < run.window;
       torch::Tensor& gradient = slot.model.mutable_grad();
       if (gradient.const_data_ptr() != slot.main.const_data_ptr()) {
         slot.main = gradient;

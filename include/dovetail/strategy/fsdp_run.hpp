@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 
@@ -34,6 +35,7 @@ class FSDPRun : public StrategyBase {
     std::vector<FlatUnit> units;
     for (const auto& unit : plan.units) units.emplace_back(unit.name);
     FlatUnit root;
+    places_.resize(run.gradients.slots.size());
     auto shards = allocate(run, plan, false), mains = allocate(run, plan, true);
     for (const auto& segment : plan.segments) {
       FlatUnit& unit = segment.unit == UnitTree::root ? root : units[std::size_t(segment.unit)];
@@ -50,7 +52,16 @@ class FSDPRun : public StrategyBase {
     run.gradients.parts = run.world_size() > 1;
   }
 
-  void attach_gradients(StrategyContext&) {}  // wrap_model has given every slot its main gradient
+  /// wrap_model has given every slot its main gradient; autograd's hooks come after the last change of a dtype, which
+  /// would lose them.
+  void attach_gradients(StrategyContext& run) {
+    for (std::size_t s = 0; s < places_.size(); ++s)
+      hooks_.add(run.gradients.slots[s].model,
+                 [place = places_[s], &slot = run.gradients.slots[s]](const torch::Tensor& gradient) {
+                   place.buffer->take(place.index, gradient);
+                   slot.taken = true;
+                 });
+  }
 
   void before_forward(StrategyContext& run) {
     const bool evaluates = !torch::GradMode::is_enabled();
@@ -118,8 +129,8 @@ class FSDPRun : public StrategyBase {
       slot.held = shard.narrow(0, piece.offset, piece.numel).variable_data().requires_grad_(true);
       slot.stepped = slot.held;
       slot.main = main.narrow(0, piece.offset, piece.numel);
-      slot.arrivals = slot.model.grad();
       slot.piece_begin = piece.begin;
+      places_[plan.slots[i]] = {unit.segments().back().gradients(), i};
     }
   }
 
@@ -134,14 +145,23 @@ class FSDPRun : public StrategyBase {
   void detach() {
     for (UnitBase* unit : attached_) unit->attach(nullptr);
     attached_.clear();
+    hooks_.clear();
     model_.reset();
   }
+
+  /// Where the gradient of a slot goes.
+  struct Place {
+    std::shared_ptr<GradientBuffer> buffer;
+    std::size_t index;
+  };
 
   FSDP::Options options_;
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
   std::shared_ptr<ShardedUnits> all_;
+  std::vector<Place> places_;  // of each slot
+  GradientHooks hooks_;
 };
 
 template <>

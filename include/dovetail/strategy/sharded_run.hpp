@@ -33,7 +33,6 @@ class ShardedRun : public StrategyBase {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
-    arrived_.assign(run.gradients.slots.size(), false);
     for (const ShardedBucket& bucket : plan_sharded(run.gradients.slots, cut, bucket_mb_, run.world_size()))
       add_bucket(run, bucket, cut);
 
@@ -51,11 +50,12 @@ class ShardedRun : public StrategyBase {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
         const std::size_t slot = buckets_[b].slots[i];
-        hooks_.add(run.gradients.slots[slot].model, [this, b, i, slot](const torch::Tensor& gradient) {
-          buckets_[b].gradients.take(i, gradient);
-          arrived_[slot] = true;
-          reduce_complete_ones();
-        });
+        hooks_.add(run.gradients.slots[slot].model,
+                   [this, b, i, &slot = run.gradients.slots[slot]](const auto& gradient) {
+                     buckets_[b].gradients.take(i, gradient);
+                     slot.taken = true;
+                     reduce_complete_ones();
+                   });
       }
   }
 
@@ -79,8 +79,6 @@ class ShardedRun : public StrategyBase {
 
   void reduce(StrategyContext& run) {
     finish_all();
-    for (std::size_t i = 0; i < arrived_.size(); ++i)
-      run.gradients.slots[i].arrived = std::exchange(arrived_[i], char(false));
     run.gradients.summed = true;
   }
 
@@ -138,7 +136,9 @@ class ShardedRun : public StrategyBase {
       pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
     }
     StorageGate gate(gradient, "dovetail: a gradient was read after it was sent to its owner.", memory_);
-    buckets_.push_back({slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, frees(run))});
+    GradientBuffer buffer(models, layout, std::move(gate),
+                          "the parameters '" + run.gradients.slots[slots[0]].name + "', ...");
+    buckets_.push_back({slots, data, data_part, GradientBucket(std::move(buffer), main, frees(run))});
   }
 
   static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,
@@ -161,7 +161,6 @@ class ShardedRun : public StrategyBase {
   Reduce reduce_;
   std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
   std::vector<Bucket> buckets_;
-  std::vector<char> arrived_;  // per slot: a gradient, in this window
   std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces_;
   GradientHooks hooks_;
 
