@@ -189,39 +189,50 @@ void eight_units(Rank& me) {
   parity<Eight>(me, loss);
 }
 
-/// A head that is called for each chunk of a loss. Losses of chunks are added up; a backward of its own for each chunk,
-/// inside the forward, is refused by name.
+/// A head that is called for each chunk of a loss: losses of chunks are added up, or each is run backward at once,
+/// inside of the forward, and the trunk's backward comes last. Ranks may have other numbers of chunks.
+template <class Loss>
+void chunks(Rank& me, Loss&& chunked) {
+  for (const bool reshard : {true, false})
+    for (const auto reduce : {dt::every_micro_batch, dt::at_boundary})
+      for (const int micro_batches : {1, 3}) {
+        Both<Stack> both;
+        FsdpSession session(both.sharded, me.comm, {.reshard_after_forward = reshard, .reduce = reduce});
+        for (int step = 0; step < 4; ++step) {
+          const auto before = me.comm.counts();
+          for (int i = 0; i < micro_batches; ++i)
+            session.micro_batch(
+                i, [&] { return chunked(*both.sharded, inputs(10 * i + me.rank(), step)); }, micro_batches);
+          session.fsdp.reduce(session.run);
+          const auto sent =
+              me.comm.counts().of(dt::Collective::reduce_scatter) - before.of(dt::Collective::reduce_scatter);
+          const int64_t expected = (reduce == dt::at_boundary ? 1 : micro_batches) * 5;
+          me.that(sent.calls == (me.size() == 1 ? 0 : expected), "reductions: " + std::to_string(sent.calls));
+          for (const auto& slot : session.run.gradients.slots) me.that(slot.taken, slot.name + " has got a gradient");
+          session.step(0.02);
+          step_plainly(*both.whole, 0.02, [&] {
+            Tensor sum = torch::zeros({});
+            for (int r = 0; r < me.size(); ++r)
+              for (int i = 0; i < micro_batches; ++i)
+                sum = sum + both.whole->forward(inputs(10 * i + r, step)).pow(2).sum();
+            return sum;
+          });
+        }
+        compare(me, session, *both.sharded, *both.whole, 1e-4);  // sums of many losses
+      }
+}
+
 void chunked_head(Rank& me) {
-  const auto chunked = [](auto& net, const Tensor& x) {
+  chunks(me, [](auto& net, const Tensor& x) {
     Tensor sum = torch::zeros({});
     for (const Tensor& chunk : net.trunk(x).chunk(2)) sum = sum + (net.head(chunk) * net.scale).pow(2).sum();
     return sum;
-  };
-  Both<Stack> both;
-  FsdpSession session(both.sharded, me.comm);
-  for (int step = 0; step < 4; ++step) {
-    for (int i = 0; i < 3; ++i)
-      session.micro_batch(i, [&] { return chunked(*both.sharded, inputs(10 * i + me.rank(), step)); });
-    session.step(0.02);
-    step_plainly(*both.whole, 0.02, [&] {
-      Tensor sum = torch::zeros({});
-      for (int r = 0; r < me.size(); ++r)
-        for (int i = 0; i < 3; ++i) sum = sum + both.whole->forward(inputs(10 * i + r, step)).pow(2).sum();
-      return sum;
-    });
-  }
-  compare(me, session, *both.sharded, *both.whole, 1e-4);  // sums of many losses
-
-  Both<Stack> other;
-  FsdpSession refused(other.sharded, me.comm);
-  refused.fsdp.before_forward(refused.run);
-  const Tensor hidden = other.sharded->trunk(inputs(me.rank(), 0)).detach().requires_grad_(true);
-  try {
-    other.sharded->head(hidden).sum().backward();
-    me.that(false, "a backward inside the forward goes unnoticed");
-  } catch (const std::exception& error) {
-    me.that(std::string(error.what()).find("unit 'head'") != std::string::npos, error.what());
-  }
+  });
+  chunks(me, [&](auto& net, const Tensor& x) {
+    const Tensor hidden = net.trunk(x), cut = hidden.detach().requires_grad_(true);
+    for (const Tensor& chunk : cut.chunk(me.rank() + 1)) (net.head(chunk) * net.scale).pow(2).sum().backward();
+    return (hidden * cut.grad()).sum();
+  });
 }
 
 /// Several micro-batches, one reduction.
@@ -268,29 +279,34 @@ void two_forwards(Rank& me) {
   });
 }
 
-/// Two forwards, then two backwards, the last forward's first. The other way round is refused by name.
+/// Two forwards, then two backwards: the last forward's first; or in any order while the forward goes on, as far as the
+/// strategy knows. In the order of the forwards once backward has begun they are refused by name.
 void two_backwards(Rank& me) {
   const auto losses = [](auto& net, int rank, int step) {
     return std::array{net.forward(inputs(rank, step)).pow(2).sum(), net.forward(inputs(rank, step + 50)).pow(2).sum()};
   };
-  Both<Stack> both;
-  FsdpSession session(both.sharded, me.comm);
-  for (int step = 0; step < 3; ++step) {
-    session.fsdp.before_forward(session.run);
-    const auto mine = losses(*both.sharded, me.rank(), step);
-    session.fsdp.before_backward(session.run);
-    mine[1].backward();
-    mine[0].backward();
-    session.fsdp.after_backward(session.run);
-    session.step(0.02);
-    step_plainly(*both.whole, 0.02, [&] {
-      Tensor sum = torch::zeros({});
-      for (int r = 0; r < me.size(); ++r)
-        for (const Tensor& loss : losses(*both.whole, r, step)) sum = sum + loss;
-      return sum;
-    });
-  }
-  compare(me, session, *both.sharded, *both.whole);
+  for (const bool reshard : {true, false})
+    for (const bool in_order : {false, true}) {
+      Both<Stack> both;
+      FsdpSession session(both.sharded, me.comm, {.reshard_after_forward = reshard});
+      for (int step = 0; step < 3; ++step) {
+        session.fsdp.before_forward(session.run);
+        const auto mine = losses(*both.sharded, me.rank(), step);
+        if (!in_order) session.fsdp.before_backward(session.run);
+        mine[in_order ? 0 : 1].backward();
+        mine[in_order ? 1 : 0].backward();
+        if (in_order) session.fsdp.before_backward(session.run);
+        session.fsdp.after_backward(session.run);
+        session.step(0.02);
+        step_plainly(*both.whole, 0.02, [&] {
+          Tensor sum = torch::zeros({});
+          for (int r = 0; r < me.size(); ++r)
+            for (const Tensor& loss : losses(*both.whole, r, step)) sum = sum + loss;
+          return sum;
+        });
+      }
+      compare(me, session, *both.sharded, *both.whole);
+    }
 
   Both<Stack> other;
   FsdpSession refused(other.sharded, me.comm);
@@ -514,6 +530,82 @@ void frozen_trunk(Rank& me) {
       for (Tensor& parameter : (*unit)->parameters()) parameter.requires_grad_(false);
   };
   parity<Stack>(me, plain_loss, freeze);
+}
+
+/// What is trainable changes between micro-batches: a unit that rests on all ranks is not reduced.
+void resting_units(Rank& me) {
+  const auto freeze = [](auto& net, bool rests) {
+    for (Tensor& parameter : net.b->parameters()) parameter.requires_grad_(!rests);
+  };
+  // In which micro-batches b rests, and how many reductions of five units (four, and the root) are left.
+  struct Window {
+    std::vector<bool> rests;
+    int64_t every_micro_batch, at_boundary;
+  };
+  const std::vector<Window> windows{{{false}, 5, 5},       {{true}, 4, 4},       {{false, true}, 9, 5},
+                                    {{true, false}, 9, 5}, {{true, true}, 8, 4}, {{false, false}, 10, 5},
+                                    {{true}, 4, 4},        {{true, true}, 8, 4}, {{false}, 5, 5}};
+  for (const bool reshard : {true, false})
+    for (const auto reduce : {dt::every_micro_batch, dt::at_boundary}) {
+      Both<Stack> both;
+      FsdpSession session(both.sharded, me.comm, {.reshard_after_forward = reshard, .reduce = reduce});
+      int step = 0;
+      for (const Window& window : windows) {
+        const auto before = me.comm.counts();
+        const int n = int(window.rests.size());
+        for (int i = 0; i < n; ++i) {
+          freeze(*both.sharded, window.rests[std::size_t(i)]);
+          session.micro_batch(
+              i, [&] { return plain_loss(*both.sharded, 10 * i + me.rank(), step); }, n);
+        }
+        session.fsdp.reduce(session.run);
+        const auto sent =
+            me.comm.counts().of(dt::Collective::reduce_scatter) - before.of(dt::Collective::reduce_scatter);
+        const int64_t expected = reduce == dt::at_boundary ? window.at_boundary : window.every_micro_batch;
+        me.that(sent.calls == (me.size() == 1 ? 0 : expected),
+                "window " + std::to_string(step) + ", reductions: " + std::to_string(sent.calls));
+        const bool rests = std::all_of(window.rests.begin(), window.rests.end(), [](bool one) { return one; });
+        double gradient = 0;
+        for (const dt::Slot& slot : session.run.gradients.slots)
+          if (slot.name.starts_with("b.")) {
+            gradient += slot.main.abs().sum().item<double>();
+            me.that(slot.taken != rests, "window " + std::to_string(step) + ", " + slot.name + " has got a gradient");
+          }
+        me.that((gradient == 0) == rests, "window " + std::to_string(step) + ", the gradient of what rests");
+        session.step(0.02);
+        both.whole->zero_grad();
+        for (int i = 0; i < n; ++i) {
+          freeze(*both.whole, window.rests[std::size_t(i)]);
+          for (int r = 0; r < me.size(); ++r) plain_loss(*both.whole, 10 * i + r, step).backward();
+        }
+        torch::NoGradGuard no_grad;
+        for (Tensor& parameter : both.whole->parameters())
+          if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.02);
+        ++step;
+      }
+      compare(me, session, *both.sharded, *both.whole, 1e-4);
+    }
+
+  // Ranks that froze other units: nobody waits for anybody, and what some ranks have is summed.
+  Both<Stack> both;
+  FsdpSession session(both.sharded, me.comm);
+  const auto freeze_on = [&](auto& net, int rank, int step) {
+    freeze(net, step == 1 ? rank == 0 : step == 2);
+    for (Tensor& parameter : net.head->parameters()) parameter.requires_grad_(step != 1 || rank != me.size() - 1);
+  };
+  for (int step = 0; step < 4; ++step) {
+    freeze_on(*both.sharded, me.rank(), step);
+    session.train(0.02, [&] { return plain_loss(*both.sharded, me.rank(), step); });
+    both.whole->zero_grad();
+    for (int r = 0; r < me.size(); ++r) {
+      freeze_on(*both.whole, r, step);
+      plain_loss(*both.whole, r, step).backward();
+    }
+    torch::NoGradGuard no_grad;
+    for (Tensor& parameter : both.whole->parameters())
+      if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.02);
+  }
+  compare(me, session, *both.sharded, *both.whole);
 }
 
 // ---- containers
@@ -745,7 +837,7 @@ const std::vector<Case> cases{
     {"C-01 parameters after a forward", after_forward},
     {"C-09 a step through one unit alone", one_unit_alone},
     {"C-11 eight units, gathered ahead", eight_units},
-    {"a head called for each chunk of a loss, and backward for all", chunked_head},
+    {"C-14 C-15 a head called for each chunk of a loss, each with a backward of its own", chunked_head},
     {"C-24 several micro-batches, one reduction", one_reduction},
     {"C-18 two forwards, one backward, nested units", two_forwards},
     {"C-85 two forwards, then two backwards", two_backwards},
@@ -756,6 +848,7 @@ const std::vector<Case> cases{
     {"C-29 parameters and gradients are contiguous", contiguous},
     {"C-30 B017 B099 frozen weights and trainable biases in one unit", frozen_inside},
     {"C-31 every other unit frozen, an evaluation in between", frozen_between},
+    {"C-31 a unit rests in some micro-batches, on all ranks or on some", resting_units},
     {"C-32 frozen and trainable units several times", frozen_repeated},
     {"C-84 a frozen trunk", frozen_trunk},
     {"C-36 an integer parameter, and the first forward without gradients", integer_parameter},

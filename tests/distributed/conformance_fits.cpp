@@ -3,6 +3,7 @@
 // on the concatenated batch.
 #include <torch/optim.h>
 
+#include <array>
 #include <map>
 
 #include "support/conformance_job.hpp"
@@ -577,6 +578,251 @@ void optimizers_in_turn(Rank& me) {
   }
 }
 
+// ---- what is trainable changes
+
+/// Of the parameters, in the order in which Net registers them: scale, in.weight, in.bias, out.weight, out.bias.
+using Trains = std::array<bool, 5>;
+
+void thaw(Net& net, const Trains& trains) {
+  std::size_t i = 0;
+  for (Tensor& parameter : net.parameters()) parameter.requires_grad_(trains[i++]);
+}
+
+/// All train, then a unit rests, then a weight and what is outside of units, then all but a bias, then all again.
+Trains by_step(int64_t step) {
+  switch (step / 2) {
+    case 1:
+      return {true, false, false, true, true};
+    case 2:
+      return {false, true, true, false, true};
+    case 3:
+      return {false, false, false, false, true};
+  }
+  return {true, true, true, true, true};
+}
+
+/// The unit rests in every second micro-batch of some windows, another one in all of others.
+Trains by_micro_batch(int64_t step, int64_t micro_batch) {
+  const bool in = step % 3 != 1 || micro_batch % 2 == 0, out = step % 4 != 2;
+  return {true, in, in, out, out};
+}
+
+using Changes = std::function<Trains(int64_t step, int64_t micro_batch)>;
+
+/// Plain PyTorch: what is frozen gets no gradient, and an optimizer leaves alone what has none.
+Tensor by_hand_with(const Rank& me, const dt::TrainerOptions& options, const dt::TensorDataset& data, const Maker& make,
+                    const Changes& changes) {
+  torch::manual_seed(options.seed);
+  Net net;
+  const Optimizer optimizer = make(net.parameters());
+  const int64_t rows = options.batch_size * me.size();
+  int64_t step = 0;
+  for (int64_t epoch = 0; epoch < options.max_epochs; ++epoch)
+    for (int64_t first = 0; first < data.size(); ++step) {
+      optimizer->zero_grad();
+      for (int64_t i = 0; i < options.accumulate; ++i, first += rows) {
+        std::vector<int64_t> indices;
+        for (int64_t row = first; row < first + rows; ++row) indices.push_back(row);
+        dt::Batch batch;
+        data.fetch(indices, batch);
+        thaw(net, changes(step, i));
+        (mse(net.forward(batch.data), batch.target) / options.accumulate).backward();
+      }
+      if (options.gradient_clip) torch::nn::utils::clip_grad_norm_(net.parameters(), options.gradient_clip->limit);
+      optimizer->step();
+    }
+  return flat(net);
+}
+
+Optimizer plain_adamw(std::vector<Tensor> tensors) {
+  return std::make_unique<torch::optim::AdamW>(tensors, torch::optim::AdamWOptions(1e-2).eps(1e-3).weight_decay(0.3));
+}
+
+/// A parameter that rests keeps its bits, its step count and its moments.
+struct Resting {
+  std::vector<Tensor> held;
+  std::vector<dt::ParameterState> states;
+
+  void look(Rank& me, dt::LoopState& state, const Trains& trained, const std::string& what) {
+    dt::FusedOptimizer& optimizer = *state.run.optimizers[0].fused();
+    const auto& slots = state.run.gradients.slots;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].held.numel() == 0) continue;
+      const dt::ParameterState now = optimizer.state_of(slots[i].stepped);
+      if (!held.empty() && !trained[i]) {
+        me.that(torch::equal(slots[i].held.detach(), held[i]), what + ": " + slots[i].name + " rests and moved");
+        me.that(now.steps == states[i].steps, what + ": " + slots[i].name + " rests and counts a step");
+        for (std::size_t k = 0; k < now.tensors.size(); ++k)
+          me.that(torch::equal(now.tensors[k].second, states[i].tensors[k].second),
+                  what + ": a moment of " + slots[i].name + " moved");
+      } else if (!held.empty()) {
+        me.that(now.steps == states[i].steps + 1, what + ": " + slots[i].name + " was stepped");
+      }
+    }
+    held.clear();
+    states.clear();
+    for (const dt::Slot& slot : slots) {
+      held.push_back(slot.held.detach().clone());
+      states.push_back(optimizer.state_of(slot.stepped));
+      for (auto& [name, tensor] : states.back().tensors) tensor = tensor.clone();
+    }
+  }
+};
+
+template <class P>
+void check_thaw(Rank& me, P precision, const dt::TrainerOptions& options, bool by_callback, const Changes& changes,
+                double tolerance, const std::string& text) {
+  const auto data = data_for(me, 6, 5, 3, options.accumulate);
+  const Tensor expected = by_hand_with(me, options, data, plain_adamw, changes);
+  for (const auto& [name, fit] : ways<P>(precision)) {
+    const std::string what = name + ", " + text;
+    Job<> job;
+    job.optimizer = maker<dt::AdamW>(dt::AdamWOptions{.lr = 1e-2, .eps = 1e-3, .weight_decay = 0.3});
+    int64_t calls = 0;
+    job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext&) {
+      if (!by_callback) thaw(net, changes(calls / options.accumulate, calls % options.accumulate));
+      ++calls;
+      return mse(net.forward(batch.data), batch.target);
+    };
+    Resting resting;
+    Watch watch;
+    watch.step = [&](dt::LoopState& state) {
+      Trains trained{};
+      for (int64_t i = 0; i < options.accumulate; ++i)
+        for (std::size_t k = 0; k < trained.size(); ++k) trained[k] |= changes(state.step() - 1, i)[k];
+      resting.look(me, state, trained, what);
+      if (by_callback) thaw(dynamic_cast<Net&>(*state.run.module), changes(state.step(), 0));
+    };
+    const Outcome outcome = fit(options, job, data, watch);
+    me.that(outcome.steps == 12, what + ": steps");
+    me.near(apart(outcome.weights, expected), tolerance, what);
+    me.that(me.same_everywhere(outcome.weights), what + ": ranks part ways");
+  }
+}
+
+void trainability(Rank& me) {
+  const auto steps = [](int64_t step, int64_t) { return by_step(step); };
+  for (const int64_t accumulate : {1, 2})
+    for (const bool clip : {false, true}) {
+      auto options = quiet();
+      options.accumulate = accumulate;
+      if (clip) options.gradient_clip = dt::clip_norm(0.3);
+      const std::string text = "accumulate " + std::to_string(accumulate) + (clip ? ", clipped" : "");
+      check_thaw(me, dt::FP32{}, options, clip, steps, 1e-5, text);
+      if (accumulate > 1)
+        check_thaw(me, dt::FP32{}, options, false, by_micro_batch, 1e-5, text + ", changes between micro-batches");
+      check_thaw(me, dt::FP16Mixed{{.init = 256}}, options, false, steps, 2e-2, text + ", scaled");
+    }
+}
+
+/// So it is with masters, of which the model is a rounded copy.
+template <class S, class P>
+void check_thaw_masters(Rank& me, P precision) {
+  Job<> job;
+  job.optimizer = maker<dt::AdamW>(dt::AdamWOptions{.lr = 1e-2, .eps = 1e-3, .weight_decay = 0.3});
+  job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext& step) {
+    thaw(net, by_step(step.step()));
+    return mse(net.forward(batch.data), batch.target);
+  };
+  Resting resting;
+  Watch watch;
+  watch.step = [&](dt::LoopState& state) {
+    resting.look(me, state, by_step(state.step() - 1), std::string(S::name) + ", masters");
+  };
+  const auto data = data_for(me);
+  const auto steps = [](int64_t step, int64_t) { return by_step(step); };
+  const Outcome outcome = conformance::fit<S, P>(quiet(), job, data, watch, {}, precision);
+  me.near(apart(outcome.weights, by_hand_with(me, quiet(), data, plain_adamw, steps)), 2e-2, std::string(S::name));
+  me.that(me.same_everywhere(outcome.weights), std::string(S::name) + ": ranks part ways");
+}
+
+void trainability_of_masters(Rank& me) {
+  check_thaw_masters<dt::DDP>(me, dt::MasterWeights<dt::BF16>{});
+  check_thaw_masters<dt::Sharded<2>>(me, dt::MasterWeights<dt::FP16>{{.init = 64}});
+  check_thaw_masters<dt::FSDP>(me, dt::MasterWeights<dt::BF16>{});
+}
+
+// ---- recomputation
+
+/// Draws random numbers; one of its parameters is used at times.
+struct DropsImpl : torch::nn::Module {
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(5, 9)),
+                    out = register_module("out", torch::nn::Linear(9, 5));
+  Tensor spare = register_parameter("spare", torch::ones({5}));
+  Tensor forward(const Tensor& x, bool uses_spare) {
+    const Tensor y = x + out(torch::dropout(torch::tanh(in(x)), 0.3, is_training()));
+    return uses_spare ? y * spare : y;
+  }
+};
+TORCH_MODULE(Drops);
+
+struct Dropping : torch::nn::Module {
+  dt::Unit<Drops> a = register_module("a", dt::Unit<Drops>()), b = register_module("b", dt::Unit<Drops>());
+  dt::Unit<torch::nn::Linear> head = register_module("head", dt::Unit<torch::nn::Linear>(5, 3));
+};
+
+/// Under every strategy: the same bits as without, and the same collectives, also where some ranks do not use a unit,
+/// or a parameter inside of one.
+void recomputation(Rank& me) {
+  enum class Use { all, spare_nowhere, spare_on_some, unit_on_some };
+  const auto run = [&](const auto& fit, bool recomputes, int64_t accumulate, bool deterministic, Use use) {
+    Job<Dropping> job;
+    job.model = [&] {
+      auto net = std::make_shared<Dropping>();
+      for (auto* unit : {&net->a, &net->b}) (*unit)->recompute_activations(recomputes);
+      return net;
+    };
+    job.optimizer = maker<dt::AdamW>(dt::AdamWOptions{.lr = 1e-2, .weight_decay = 0.2});
+    job.loss = [&](Dropping& net, const dt::Batch& batch, dt::StepContext&) {
+      const bool me_too = me.rank() == 0;
+      const Tensor x =
+          net.a(batch.data, use == Use::all || use == Use::unit_on_some || (use == Use::spare_on_some && me_too));
+      return mse(net.head(use == Use::unit_on_some && !me_too ? x : net.b(x, true)), batch.target);
+    };
+    auto options = quiet();
+    options.accumulate = accumulate;
+    options.deterministic = deterministic;
+    options.find_unused = use != Use::all;
+    return fit(options, job, data_for(me, 3, 5, 3, accumulate), Watch{});
+  };
+  for (const auto& [name, fit] : ways<dt::FP32, Job<Dropping>>())
+    for (const Use use : {Use::all, Use::spare_nowhere, Use::spare_on_some, Use::unit_on_some})
+      for (const int64_t accumulate : {1, 2})
+        for (const bool deterministic : {false, true}) {
+          if (deterministic && name != "ddp") continue;
+          const std::string what = name + (deterministic ? ", deterministic" : "") + ", accumulate " +
+                                   std::to_string(accumulate) + ", use " + std::to_string(int(use));
+          const Outcome kept = run(fit, false, accumulate, deterministic, use);
+          const Outcome again = run(fit, true, accumulate, deterministic, use);
+          // The Reducer's buckets follow the order in which gradients come; from three ranks on sums follow buckets.
+          const bool exact = name != "ddp" || deterministic || me.size() < 3;
+          me.that(kept.steps == 6, what + ": steps");
+          me.near(apart(again.weights, kept.weights), exact ? 0 : 1e-6, what + ": weights");
+          if (exact) me.that(again.losses == kept.losses, what + ": other losses");
+          me.that(me.same_everywhere(again.weights), what + ": ranks part ways");
+          me.that(again.communication.each == kept.communication.each, what + ": other collectives");
+        }
+  // What no rank uses is named, as it is without.
+  for (const auto& [name, fit] : ways<dt::FP32, Job<Dropping>>()) {
+    Job<Dropping> job;
+    job.model = [] {
+      auto net = std::make_shared<Dropping>();
+      net->a->recompute_activations();
+      return net;
+    };
+    job.loss = [](Dropping& net, const dt::Batch& batch, dt::StepContext&) {
+      return mse(net.head(net.b(net.a(batch.data, false), true)), batch.target);
+    };
+    std::string said;
+    try {
+      fit(quiet(), job, data_for(me), {});
+    } catch (const dt::Error& error) {
+      said = error.what();
+    }
+    me.that(said.find("the parameter 'a.spare' got no gradient at step 0") != std::string::npos, name + ": " + said);
+  }
+}
+
 // ---- formats
 
 template <class P>
@@ -761,6 +1007,9 @@ const std::vector<Case> cases{
     {"C-96 B098 gradients are with their owners", gradients_of_owners},
     {"B042 a branch for each micro-batch", branch_by_micro_batch},
     {"B016 optimizers in turn", optimizers_in_turn},
+    {"C-31 C-94 C-96 C-97 what is trainable changes between steps and micro-batches", trainability},
+    {"C-31 what is trainable changes, with masters", trainability_of_masters},
+    {"C-13 recomputation under every strategy", recomputation},
     {"B018 B027 bf16, mixed and true", low_formats},
     {"P16 masters", masters},
     {"B026 P35 an overflow on one rank", overflow_on_one},

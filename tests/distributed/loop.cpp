@@ -31,6 +31,7 @@ struct Job {
   enum class Part { used, unused, times_zero };
 
   std::function<void(Net&)> change = [](Net&) {};                                // after the model is built
+  std::function<void(Net&, int64_t step)> before = [](Net&, int64_t) {};         // a training step
   std::function<Part(int64_t step)> extra = [](int64_t) { return Part::used; };  // the unit on this rank
   std::function<Part(int64_t step)> spare = [](int64_t) { return Part::used; };  // the parameter outside of units
   std::function<Tensor(Tensor, dt::StepContext&)> then = [](Tensor loss, dt::StepContext&) { return loss; };
@@ -51,6 +52,7 @@ struct Job {
   }
   Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext& step) {
     if (step.step() == 2) at("training_step");
+    before(net, step.step());
     Tensor out = net.out(torch::tanh(net.in(batch.data)));
     const auto add = [&](Part part, auto value) {
       if (part == Part::used) out = out + value();
@@ -255,6 +257,32 @@ void check_disagreement(Expectations& expect, dt::Communicator& all, const Way& 
   expect.error(ExitCode::ranks_disagree,
                {"rank " + std::to_string(last) + " built another model than rank 0", "in.bias"},
                way.text() + ": frozen on one rank", [&] { fit(way.strategy, options, frozen); });
+  // Frozen later, on one rank: a whole unit, a part of one, what is outside of units.
+  for (const std::string prefix : {"extra", "in.bias", "spare"})
+    for (const int64_t accumulate : {1, 2}) {
+      Job later;
+      later.before = [=](Net& net, int64_t step) {
+        for (const auto& item : net.named_parameters())
+          if (item.key().starts_with(prefix)) Tensor(item.value()).requires_grad_(rank != last || step < 2);
+      };
+      std::string others;
+      for (int r = 0; r < last; ++r) others += (r == 0 ? "rank " : ", rank ") + std::to_string(r);
+      options.accumulate = accumulate;
+      expect.error(ExitCode::ranks_disagree,
+                   {"the parameter '" + prefix,
+                    "' is frozen on rank " + std::to_string(last) + " and not on " + others + " at step 2: change"},
+                   way.text() + ": " + prefix + " frozen on one rank at step 2",
+                   [&] { fit(way.strategy, options, later); });
+      // In one micro-batch of a window only.
+      int64_t calls = 0;
+      later.before = [&](Net& net, int64_t) {
+        const bool now = calls++ == 2 && rank == last;
+        net.in->weight.requires_grad_(!now);
+      };
+      expect.error(ExitCode::ranks_disagree, {"'in.weight' is frozen on rank " + std::to_string(last)},
+                   way.text() + ": frozen for one micro-batch", [&] { fit(way.strategy, options, later); });
+    }
+  options.accumulate = 1;
   Job logs;
   logs.then = [=](Tensor loss, dt::StepContext& step) {
     step.log(rank == last ? "losses" : "loss", loss);
@@ -587,6 +615,10 @@ int fail(const std::string& act, const std::string& strategy, bool victim) {
     job.change = [=](Net& net) {
       if (victim) net.extra->weight.set_data(torch::ones({7, 3}));
     };
+  if (act == "frozen")
+    job.before = [=](Net& net, int64_t step) {
+      for (Tensor& parameter : net.extra->parameters()) parameter.requires_grad_(!victim || step < 2);
+    };
   if (act == "unused") job.spare = [=](int64_t) { return victim ? Job::Part::unused : Job::Part::used; };
   Rows train(1);
   train.at = fails;
@@ -630,6 +662,8 @@ void check_failures(support::Checks& check) {
     check.ended(nan, 6, "NaN on rank 1 of 3 under " + strategy, {"the loss is NaN at step 2 (epoch 0) on rank 1"});
     check.ended(run("models", strategy, "1", 2), 3, "another model on rank 1 under " + strategy,
                 {"rank 1 built another model than rank 0", "extra.weight [7, 3]", "extra.weight [1, 3]"});
+    check.ended(run("frozen", strategy, "1", 3), 3, "frozen on rank 1 of 3 under " + strategy,
+                {"the parameter 'extra.weight' is frozen on rank 1 and not on rank 0, rank 2 at step 2"});
     check.ended(run("unused", strategy, "0", 2), 1, "unused on rank 0 under " + strategy,
                 {"the parameter 'spare' got no gradient on some ranks at step 0"});
   }

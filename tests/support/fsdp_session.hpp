@@ -19,6 +19,7 @@ class FsdpSession {
     run.module = std::move(model);
     dovetail::collect_slots(run);
     fsdp.wrap_model(run);
+    fsdp.attach_gradients(run);
   }
 
   /// One micro-batch: `loss()` runs the forward and returns the loss.

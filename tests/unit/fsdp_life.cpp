@@ -104,7 +104,6 @@ TEST_CASE("freed parameters say who they are and what to do", "[fsdp][life]") {
   CHECK_THROWS_WITH(wide.clone(), Contains("unit 'a'"));
   CHECK_THROWS_WITH(net->a->wide(torch::ones({1, 4})), Contains("unit 'a'"));
   CHECK_THROWS_WITH(net->head->weight + 1, Contains("root unit"));
-  CHECK_THROWS_WITH(wide.grad().sum(), Contains("gradients of the parameters 'a.wide.weight'"));
 }
 
 TEST_CASE("C-02 C-49 C-88 what is gathered: the root, the unit that runs, and those ahead of it", "[fsdp][life]") {
@@ -148,7 +147,7 @@ TEST_CASE("C-49 gradients exist for the root and one unit at a time", "[fsdp][li
     watch(x);
     return net->head(net->c(x)).sum();
   });
-  CHECK(seen == std::vector<std::size_t>{root, root});
+  CHECK(seen == std::vector<std::size_t>{root, root});  // the head is of the root
 }
 
 TEST_CASE("C-10 a unit that is called several times", "[fsdp][life]") {

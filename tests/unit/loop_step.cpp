@@ -432,14 +432,39 @@ TEST_CASE("what becomes trainable while training goes on is named", "[loop]") {
   const std::string said = stderr_of([&] { fit(setting, script); });
   CHECK_THAT(said, Contains("the parameter 'out.bias' requires a gradient since training began, but is not trained"));
   CHECK(said.find("warning") == said.rfind("warning"));
+}
 
-  script.model = [] { return std::make_shared<Net>(); };
-  script.loss = [](Net& net, const Batch& batch, StepContext& step) {
-    net.in->bias.requires_grad_(step.step() < 3);
-    return mse(net, batch, step);
-  };
-  CHECK_THAT(error_of([&] { fit(setting, script); }).what(),
-             Contains("'in.bias' got no gradient at step 3: what is frozen while training goes on needs .find_unused"));
+TEST_CASE("C-31 what is frozen between steps is left alone and goes on from where it was", "[loop]") {
+  // By a callback, under every way in which gradients are kept.
+  for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled, Pair::fp16_mixed, Pair::fp16_true})
+    for (const bool clip : {false, true})
+      for (const int64_t accumulate : {1, 2}) {
+        Setting setting = in_order(pair);
+        setting.options.max_epochs = 3;
+        setting.options.accumulate = accumulate;
+        setting.scaler.init = 16;
+        if (clip) setting.options.gradient_clip = dovetail::clip_norm(0.2);
+        const auto thaw = [](Net& net, int64_t step) {
+          net.in->bias.requires_grad_(step < 2 || step > 4);
+          net.out->weight.requires_grad_(step != 4);
+        };
+        Script script;
+        script.optimizer = maker<dovetail::AdamW>(dovetail::AdamWOptions{.lr = 0.01, .eps = 1e-3, .weight_decay = 0.3});
+        Data data;
+        Watch watch;
+        watch.see = [&](const std::string& hook, LoopState& state) {
+          if (hook == "step_end") thaw(dynamic_cast<Net&>(*state.run.module), state.step());
+        };
+        const Tensor expected =
+            by_hand<torch::optim::AdamW>(setting.options, torch::optim::AdamWOptions(0.01).eps(1e-3).weight_decay(0.3),
+                                         false, [&](Net& net, const Batch& batch, int64_t step) {
+                                           thaw(net, step);
+                                           return torch::mse_loss(net.forward(batch.data), batch.target);
+                                         });
+        const bool low = pair == Pair::fp16_mixed || pair == Pair::fp16_true;
+        INFO("pair " << int(pair) << (clip ? ", clipped" : "") << ", accumulate " << accumulate);
+        CHECK(apart(weights(fit(setting, script, data, watch)), expected) < (low ? 2e-2 : 1e-6));
+      }
 }
 
 TEST_CASE("what is logged is one real number", "[loop]") {

@@ -18,6 +18,7 @@ struct StepFacts {
   int nan_rank = -1;                  ///< the first rank whose loss is NaN; before agree() this rank's or -1
   int infinite_rank = -1;             ///< the same for an infinite loss
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
+  bool other_frozen = false;          ///< after agree(): has some rank frozen other parameters?
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
 };
 
@@ -29,7 +30,7 @@ class Agreement {
     constexpr std::size_t fixed = agreed_numbers;
     const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
     mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
-                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0)});
+                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), run.gradients.frozen_fingerprint()});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     const auto all = run.comm.all_gather(mine_);
 
@@ -46,6 +47,7 @@ class Agreement {
       if (theirs[3] != 0 && total.nan_rank < 0) total.nan_rank = r;
       if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
       if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
+      total.other_frozen |= theirs[6] != all[6];
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
         // The parts of this rank's copy add up. Copies are the same on every rank; where they are not, an overflow of
@@ -72,11 +74,11 @@ class Agreement {
     return run.world_size() == 1 ? facts.samples : step_samples_;
   }
 
-  /// For each slot on how many ranks it got no gradient. A collective: only called where all ranks know that some did
-  /// not.
+  /// For each slot on how many ranks its gradient is missing. A collective: only called where all ranks know that some
+  /// are.
   std::vector<int> missing_ranks(RunContext& run) {
     std::vector<double> mine;
-    for (const Slot& slot : run.gradients.slots) mine.push_back(slot.arrived ? 0 : 1);
+    for (const Slot& slot : run.gradients.slots) mine.push_back(slot.arrived || slot.rests ? 0 : 1);
     std::vector<int> count(mine.size(), 0);
     if (run.world_size() == 1) {
       for (std::size_t i = 0; i < mine.size(); ++i) count[i] = int(mine[i]);

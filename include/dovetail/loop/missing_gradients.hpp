@@ -3,7 +3,9 @@
 
 #include <dovetail/loop/agreement.hpp>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dovetail {
@@ -15,7 +17,7 @@ inline void check_untouched(const RunContext& run) {
     const bool arrived =
         slot.arrivals.defined()
             ? slot.arrivals.unsafeGetTensorImpl()->version_counter().current_version() != slot.seen_version
-            : !slot.main.defined() && slot.model.grad().defined();
+            : slot.taken || (!slot.main.defined() && slot.model.grad().defined());
     if (arrived)
       throw Error(ExitCode::user_code,
                   "the parameter '" + slot.name +
@@ -24,58 +26,86 @@ inline void check_untouched(const RunContext& run) {
   }
 }
 
-/// Parameters that got no gradient in a window. Without `find_unused` an error that names them; with it, a parameter
-/// that is missing on every rank is skipped by the optimizer, and one that is missing on some ranks counts as zero
-/// there.
+/// Once all ranks know that what is frozen differs between them: names the first parameter. A collective.
+/// @throws Error(ranks_disagree)
+[[noreturn]] inline void refuse_other_frozen(RunContext& run) {
+  std::vector<double> mine;
+  for (const Slot& slot : run.gradients.slots) mine.push_back(double(slot.frozen));
+  const auto all = run.comm.all_gather(mine);
+  const auto frozen = [&](int rank, std::size_t i) { return all[std::size_t(rank) * mine.size() + i]; };
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    std::string frozen_on, others;
+    double most = 0, least = double(run.window);
+    for (int r = 0; r < run.world_size(); ++r) {
+      most = std::max(most, frozen(r, i));
+      least = std::min(least, frozen(r, i));
+    }
+    if (most == least) continue;
+    for (int r = 0; r < run.world_size(); ++r) {
+      std::string& list = frozen(r, i) == most ? frozen_on : others;
+      list += (list.empty() ? "rank " : ", rank ") + std::to_string(r);
+    }
+    throw Error(ExitCode::ranks_disagree, "the parameter '" + run.gradients.slots[i].name + "' is frozen on " +
+                                              frozen_on + " and not on " + others + " at step " +
+                                              std::to_string(run.steps_taken) +
+                                              ": change requires_grad alike on all ranks.");
+  }
+  throw Error(ExitCode::ranks_disagree, "ranks have frozen other parameters at step " +
+                                            std::to_string(run.steps_taken) + ": change requires_grad alike on all.");
+}
+
+/// Parameters that got no gradient in a window. One that was frozen is left alone by the optimizer. Any other is an
+/// error that names it, without `find_unused`; with it, a parameter that is missing on every rank is left alone too,
+/// and one that is missing on some ranks counts as zero there.
 class MissingGradients {
  public:
-  /// Once all ranks know that some parameter is missing somewhere.
-  void hide(RunContext& run, Agreement& agreement) {
-    const std::vector<int> missing_on = agreement.missing_ranks(run);
+  /// @param some_missing  on some rank, as all ranks know
+  void hide(RunContext& run, Agreement& agreement, bool some_missing) {
+    std::vector<int> missing_on;
+    if (some_missing) {
+      missing_on = agreement.missing_ranks(run);
+      refuse_replaced(run);
+      if (!run.options.find_unused) refuse(run, missing_on);
+    }
+    for (std::size_t i = 0; i < run.gradients.slots.size(); ++i) {
+      Slot& slot = run.gradients.slots[i];
+      if (!slot.rests && (!some_missing || missing_on[i] < run.world_size())) continue;
+      // Where autograd keeps the gradient it is undefined already, which optimizers skip by themselves.
+      if (!slot.main.defined() || !slot.stepped.grad().defined()) continue;
+      hidden_.emplace_back(i, std::exchange(slot.stepped.mutable_grad(), torch::Tensor()));
+    }
+  }
+
+  /// After the step: autograd must find its buffers again.
+  void show(RunContext& run) {
+    for (auto& [i, gradient] : hidden_) run.gradients.slots[i].stepped.mutable_grad() = std::move(gradient);
+    hidden_.clear();
+  }
+
+ private:
+  static void refuse_replaced(const RunContext& run) {
     for (const Slot& slot : run.gradients.slots)
       if (slot.arrivals.defined() && !slot.model.grad().is_same(slot.arrivals))
         throw Error(ExitCode::user_code, "the gradient of the parameter '" + slot.name +
                                              "' was taken away or replaced: leave zero_grad to the run, which keeps "
                                              "gradients in buffers of its own.");
-    if (!run.options.find_unused) refuse(run, missing_on);
-    for (std::size_t i = 0; i < missing_on.size(); ++i) {
-      Slot& slot = run.gradients.slots[i];
-      // Where autograd keeps the gradient it is undefined already, which optimizers skip by themselves.
-      if (missing_on[i] < run.world_size() || !slot.main.defined() || !slot.stepped.grad().defined()) continue;
-      hidden_.emplace_back(i, slot.stepped.grad());
-      slot.stepped.mutable_grad().reset();
-    }
-    if (!hidden_.empty()) run.optimizers.rebind();
   }
 
-  /// After the step: autograd must find its buffers again.
-  void show(RunContext& run) {
-    if (hidden_.empty()) return;
-    for (auto& [i, gradient] : hidden_) run.gradients.slots[i].stepped.mutable_grad() = std::move(gradient);
-    hidden_.clear();
-    run.optimizers.rebind();
-  }
-
- private:
   [[noreturn]] static void refuse(const RunContext& run, const std::vector<int>& missing_on) {
     std::string names;
     int listed = 0;
-    bool everywhere = true, frozen = false;
+    bool everywhere = true;
     for (std::size_t i = 0; i < missing_on.size(); ++i) {
       if (missing_on[i] == 0) continue;
       everywhere &= missing_on[i] == run.world_size();
-      frozen |= !run.gradients.slots[i].model.requires_grad();
       if (listed++ < 5) names += (names.empty() ? "'" : ", '") + run.gradients.slots[i].name + "'";
     }
     if (listed > 5) names += " and " + std::to_string(listed - 5) + " more";
-    throw Error(
-        ExitCode::user_code,
-        std::string(listed == 1 ? "the parameter " : "the parameters ") + names + " got no gradient " +
-            (everywhere ? "" : "on some ranks ") + "at step " + std::to_string(run.steps_taken) +
-            (frozen ? ": what is frozen while training goes on needs .find_unused = true."
-                    : ": use them in the loss, freeze them with requires_grad_(false) in configure_model, or set "
-                      ".find_unused = true. (One module's weight assigned to another leaves the old one "
-                      "registered and unused.)"));
+    throw Error(ExitCode::user_code,
+                std::string(listed == 1 ? "the parameter " : "the parameters ") + names + " got no gradient " +
+                    (everywhere ? "" : "on some ranks ") + "at step " + std::to_string(run.steps_taken) +
+                    ": use them in the loss, freeze them with requires_grad_(false), or set .find_unused = true. "
+                    "(One module's weight assigned to another leaves the old one registered and unused.)");
   }
 
   std::vector<std::pair<std::size_t, torch::Tensor>>

@@ -79,6 +79,7 @@ class TrainingStep {
     if (factor != 1.0) loss = loss.to(main_dtype_of(loss.scalar_type())) * factor;
 
     if (run_.steps_attempted == 0 && run_.micro_batch == 0) check_untouched(run_);
+    run_.gradients.note_frozen();
     strategy_.before_backward(run_);
     precision_.before_backward(run_);
     name_foreign_collectives(run_.comm, "the reduction of gradients", [&] { loss.backward(); });
@@ -105,7 +106,8 @@ class TrainingStep {
     if (facts_.stop_rank >= 0) return;  // whatever the window was, it is dropped
     stop_on_bad_loss(run_, facts_);
     if (!(facts_.samples > 0)) refuse_step(run_, "the weights of all batches are 0", "something in them must count.");
-    if (facts_.missing > 0) missing_.hide(run_, agreement_);
+    if (facts_.other_frozen) refuse_other_frozen(run_);
+    missing_.hide(run_, agreement_, facts_.missing > 0);
     state_.loss = facts_.loss / facts_.samples;
   }
 

@@ -77,13 +77,32 @@ class MainGradients {
   /// After a step, taken or skipped.
   void zero() {
     for (torch::Tensor& buffer : buffers) buffer.zero_();
-    for (Slot& slot : slots)
+    for (Slot& slot : slots) {
+      slot.frozen = 0;
+      slot.taken = false;
       if (!slot.main.defined()) slot.model.mutable_grad().reset();
+    }
+    micro_batches_ = 0;
     summed = false;
   }
 
-  /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not. What autograd
-  /// keeps is dense after it.
+  /// Before each backward: notes what of the model is frozen for now.
+  void note_frozen() {
+    ++micro_batches_;
+    for (Slot& slot : slots) slot.frozen += !slot.model.requires_grad();
+  }
+
+  /// 0 where nothing was frozen in this window; else other numbers for other parameters or micro-batches. Exact in a
+  /// double.
+  double frozen_fingerprint() const {
+    uint64_t hash = 0;
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      if (slots[i].frozen > 0) hash = ((hash ^ i) * 0x100000001B3 ^ uint64_t(slots[i].frozen)) * 0x9E3779B97F4A7C15;
+    return double(hash >> 12);
+  }
+
+  /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not of those that
+  /// were to have one. What autograd keeps is dense after it.
   int64_t count_missing() {
     int64_t missing = 0;
     for (Slot& slot : slots) {
@@ -95,8 +114,11 @@ class MainGradients {
         torch::Tensor& gradient = slot.model.mutable_grad();
         slot.arrived = gradient.defined();
         if (slot.arrived) make_dense(gradient);
-      }  // else the strategy has noted it
-      missing += !slot.arrived;
+      } else {
+        slot.arrived = slot.taken;
+      }
+      slot.rests = !slot.arrived && micro_batches_ > 0 && slot.frozen == micro_batches_;
+      missing += !slot.arrived && !slot.rests;
     }
     return missing;
   }
@@ -105,6 +127,7 @@ class MainGradients {
   std::vector<std::vector<torch::Tensor>> flats_;               // per optimizer
   std::vector<std::vector<std::size_t>> autograd_owned_;        // per optimizer, indices of slots
   std::vector<std::pair<torch::Tensor, torch::Tensor>> casts_;  // main -> gradient of the optimizer's tensor
+  int64_t micro_batches_ = 0;                                   // of this window, so far
 };
 
 }  // namespace dovetail

@@ -18,10 +18,13 @@ struct Slot {
   torch::Tensor main;      ///< accumulated gradient of `held`'s elements, fp32 or fp64; undefined: autograd keeps it
   torch::Tensor arrivals;  ///< alias into which autograd adds; its version counter moves when a gradient arrives
   uint32_t seen_version = 0;  ///< of `arrivals`, at the last step
+  bool taken = false;         ///< by the strategy's hook: a gradient, since the last step
   bool arrived = true;        ///< did a gradient arrive since the last step?
   int64_t piece_begin =
       -1;              ///< where in `model`, in elements of storage order, a piece starts; -1: `held` is all of it
   int optimizer = -1;  ///< which optimizer steps it; -1: none
+  int64_t frozen = 0;  ///< in how many micro-batches of this window it required no gradient
+  bool rests = false;  ///< in all of them: no gradient is missing, and the optimizer leaves it alone
 };
 
 }  // namespace dovetail

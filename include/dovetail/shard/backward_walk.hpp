@@ -4,6 +4,7 @@
 #include <dovetail/shard/unit_schedule.hpp>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace dovetail {
@@ -15,13 +16,16 @@ class BackwardWalk {
  public:
   /// @param reduces  else gradients stay whole, for a later backward of the window to reduce
   /// @param adds     to what was reduced of earlier micro-batches, instead of beginning anew
-  void begin(UnitSchedule& schedule, bool reshards, int prefetch, bool reduces, bool adds) {
+  /// @param resting  units without a gradient, as all ranks agree: they are not reduced
+  void begin(UnitSchedule& schedule, bool reshards, int prefetch, bool reduces, bool adds,
+             std::vector<bool> resting = {}) {
     schedule_ = &schedule;
     steps_ = &schedule.backward();
     reshards_ = reshards;
     prefetch_ = std::size_t(prefetch);
     reduces_ = reduces;
     adds_ = adds;
+    resting_ = std::move(resting);
     taken_ = gathers_taken_ = gathers_issued_ = 0;
     gathers_.clear();
     for (const BackwardStep& step : *steps_)
@@ -73,6 +77,7 @@ class BackwardWalk {
     }
     memory.let_go(unit);
     if (reshards_ || reduces_) memory.release(unit);
+    if (std::size_t(unit) < resting_.size() && resting_[std::size_t(unit)]) return;
     if (reduces_)
       memory.reduce(unit, adds_);
     else
@@ -83,6 +88,7 @@ class BackwardWalk {
   const std::vector<BackwardStep>* steps_ = nullptr;
   std::vector<int> gathers_;  // units, in the order of backward
   bool reshards_ = true, reduces_ = true, adds_ = false;
+  std::vector<bool> resting_;
   std::size_t prefetch_ = 0;
   std::size_t taken_ = 0;                               // steps
   std::size_t gathers_taken_ = 0, gathers_issued_ = 0;  // the latter are ahead

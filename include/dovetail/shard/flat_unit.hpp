@@ -3,9 +3,10 @@
 
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/flat_home.hpp>
-#include <dovetail/shard/gradient_wire.hpp>
+#include <dovetail/shard/gradient_buffer.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,9 +22,9 @@ struct UnitMemory {
 
 /// Parameters of one unit that are stored in one dtype and gathered in one: one flat buffer, one collective.
 ///
-/// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit
-/// needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of
-/// their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank. Between
+/// The module's tensors are views of `full`, and their gradients are collected in one buffer; both exist only while the
+/// unit needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum
+/// of their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank. Between
 /// forward and backward the rank may keep a slice of `full`: more than its part, so that few ranks have all of it.
 class FlatSegment {
  public:
@@ -51,29 +52,33 @@ class FlatSegment {
       shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
       tensor.mutable_grad().reset();
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
-      tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
     }
     full_ = StorageGate(full,
                         whose +
                             " are read while FSDP has freed them. They exist only while their unit runs: "
                             "call it through its holder, forward() or call(), not through its members.",
                         memory.gathered);
-    gradient_ = StorageGate(gradient,
-                            "gradients of " + whose +
-                                " are read after FSDP has sent them to their owners; "
-                                "what is left of them is with the optimizer's tensors.",
-                            memory.gradients);
-    wire_ = GradientWire(gradient, reduced, memory.gradients);
+    StorageGate gate(gradient, "gradients of " + whose + " are read after FSDP has sent them to their owners.",
+                     memory.gradients);
+    gradients_ = std::make_shared<GradientBuffer>(tensors_, layout_, std::move(gate), whose,
+                                                  GradientWire(gradient, reduced, memory.gradients));
     full_.close();
-    gradient_.close();
+    gradients_->close();
   }
 
   const FlatLayout& layout() const { return layout_; }
   const torch::Tensor& shard() const { return shard_; }
   const torch::Tensor& main() const { return main_; }
+  /// Does some tensor require a gradient now?
+  bool trains() const {
+    return std::any_of(tensors_.begin(), tensors_.end(), [](const torch::Tensor& t) { return t.requires_grad(); });
+  }
   std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
   std::size_t slice_bytes() const { return has_slice() ? slice_.bytes() : 0; }
-  std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
+  std::size_t gradient_bytes() const { return gradients_->bytes(); }
+
+  /// Takes the gradients of the module's tensors, in their order.
+  const std::shared_ptr<GradientBuffer>& gradients() const { return gradients_; }
 
   /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype; or, where slices
   /// were kept, the neighbours' slices.
@@ -101,7 +106,7 @@ class FlatSegment {
     torch::NoGradGuard no_grad;
     const torch::Tensor place = slice_place(neighbours);
     if (!slice_.buffer().defined()) {
-      slice_ = StorageGate(torch::empty_like(place), "dovetail: a slice is read after it was freed.", gathered_memory_);
+      slice_ = StorageGate(torch::empty_like(place), "a slice is read after it was freed.", gathered_memory_);
       slice_.close();
     }
     slice_.open();
@@ -109,26 +114,15 @@ class FlatSegment {
     if (!whole_stays) full_.close();
   }
 
-  /// Zero through the buffer itself: the views that autograd adds into do not count it as a gradient that arrived.
-  void open_gradient() {
-    if (gradient_.is_open()) return;
-    torch::NoGradGuard no_grad;
-    gradient_.open();
-    gradient_.buffer().zero_();
-  }
-  void close_gradient() { gradient_.close(); }
-
   /// Starts to sum the gradients over ranks into `main`, or to add the sum to it. They must stay open meanwhile.
   Pending reduce(Communicator& comm, bool adds) {
     torch::NoGradGuard no_grad;
-    open_gradient();
-    const torch::Tensor& sent = wire_.load(gradient_.buffer());
-    if (wire_.rounds()) gradient_.close();
-    return comm.reduce_scatter_async(main_, sent, adds);
+    return comm.reduce_scatter_async(main_, gradients_->finish(true), adds);
   }
-  void finish_reduce() {
-    wire_.sent();
-    gradient_.close();
+  void close_gradient() { gradients_->close(); }
+  void forget_gradient() {
+    gradients_->close();
+    gradients_->forget();
   }
 
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
@@ -152,7 +146,7 @@ class FlatSegment {
                             " are cut over the ranks, because fit ended by an exception before it made the model whole "
                             "again: build the model anew.";
     full_.forbid(why);
-    gradient_.forbid("gradients of " + why);
+    gradients_->forbid("gradients of " + why);
   }
 
  private:
@@ -166,8 +160,8 @@ class FlatSegment {
   FlatLayout layout_;
   std::string whose_;
   torch::Tensor shard_, main_;
-  StorageGate full_, gradient_, slice_;
-  GradientWire wire_;
+  StorageGate full_, slice_;
+  std::shared_ptr<GradientBuffer> gradients_;  // shared with hooks
   std::shared_ptr<MemoryPool> gathered_memory_;
   torch::Tensor full_part_;  // this rank's place in full
 };
@@ -183,6 +177,10 @@ class FlatUnit {
   std::vector<FlatSegment>& segments() { return segments_; }
   const std::vector<FlatSegment>& segments() const { return segments_; }
 
+  bool trains() const {
+    return std::any_of(segments_.begin(), segments_.end(), [](const FlatSegment& s) { return s.trains(); });
+  }
+
   void start_gather(Communicator& comm, Communicator& neighbours) {
     for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm, neighbours));
   }
@@ -193,11 +191,8 @@ class FlatUnit {
   void slice(const Communicator& neighbours, bool whole_stays) {
     for (FlatSegment& segment : segments_) segment.slice(neighbours, whole_stays);
   }
-  void open_gradients() {
-    for (FlatSegment& segment : segments_) segment.open_gradient();
-  }
-  void close_gradients() {
-    for (FlatSegment& segment : segments_) segment.close_gradient();
+  void forget_gradients() {
+    for (FlatSegment& segment : segments_) segment.forget_gradient();
   }
   void start_reduce(Communicator& comm, bool adds) {
     for (FlatSegment& segment : segments_) reducing_.push_back(segment.reduce(comm, adds));
@@ -205,7 +200,7 @@ class FlatUnit {
   }
   void finish_reduce() {
     finish(reducing_);
-    for (FlatSegment& segment : segments_) segment.finish_reduce();
+    for (FlatSegment& segment : segments_) segment.close_gradient();
   }
   void restore(Communicator& comm) {
     for (FlatSegment& segment : segments_) segment.restore(comm);

@@ -5,6 +5,7 @@
 #include <dovetail/shard/visit_agreement.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,19 +46,24 @@ class ForwardWalk {
   bool is_running(int unit) const { return std::find(running_.begin(), running_.end(), unit) != running_.end(); }
 
   /// This rank's forward is over: makes what visits are left, and starts to ask whether some rank needs more.
+  /// @param said  a number below 2^52 that is to be compared over the ranks
   template <class Memory>
-  void end(Memory& memory) {
+  void end(Memory& memory, std::uint64_t said = 0) {
     while (cursor_ < visits().size()) step(memory);
-    if (!states_.empty()) agreement_.start(memory.comm(), std::nullopt);
+    said_ = said;
+    if (!states_.empty()) agreement_.start(memory.comm(), std::nullopt, said_);
   }
 
   /// To be called before the next collective after `end`: makes the visits that some rank asked for.
   template <class Memory>
   void settle(Memory& memory) {
     if (states_.empty()) return;
-    for (auto more = agreement_.finish(); more; more = agreement_.agree(memory.comm(), std::nullopt))
+    for (auto more = agreement_.finish(); more; more = agreement_.agree(memory.comm(), std::nullopt, said_))
       append(memory, *more);
   }
+
+  /// After `settle`: did all ranks say the same when they ended?
+  bool said_the_same() const { return !states_.empty() && agreement_.said_the_same(); }
 
   /// The first visit that this forward appended.
   std::size_t appended_from() const { return appended_from_; }
@@ -145,6 +151,7 @@ class ForwardWalk {
   std::size_t issued_ = 0;        // gathers up to here have been started
   std::size_t appended_from_ = UnitSchedule::none;
   VisitAgreement agreement_;
+  std::uint64_t said_ = 0;
 };
 
 }  // namespace dovetail

@@ -2,92 +2,56 @@
 #pragma once
 
 #include <dovetail/comm/communicator.hpp>
-#include <dovetail/shard/flat_home.hpp>
-#include <dovetail/shard/gradient_wire.hpp>
-#include <dovetail/shard/storage_gate.hpp>
+#include <dovetail/shard/gradient_buffer.hpp>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace dovetail {
 
-/// Gradients of several parameters in one flat buffer, which is cut into one part for each rank and reduced at once.
+/// Gradients of several parameters that are reduced at once, each rank getting its part of the sum.
 class GradientBucket {
  public:
-  /// @param like    tensors of the gradients' sizes and strides
-  /// @param buffer  all gradients; its memory exists from the first that arrives until they are reduced, if `frees`
-  /// @param main    this rank's part of the sum; may be part of the buffer if that stays
-  /// @param wire    what is sent of the buffer
-  GradientBucket(const std::vector<torch::Tensor>& like, FlatLayout layout, StorageGate buffer, torch::Tensor main,
-                 GradientWire wire, bool frees)
-      : layout_(std::move(layout)),
-        buffer_(std::move(buffer)),
-        main_(std::move(main)),
-        wire_(std::move(wire)),
-        frees_(frees),
-        filled_(like.size(), false) {
-    for (std::size_t i = 0; i < like.size(); ++i)
-      places_.push_back(alias_like(buffer_.buffer(), layout_.offset(i), like[i]));
+  /// @param main   this rank's part of the sum; may be part of the buffer if that stays
+  /// @param frees  the buffer's memory, once it is reduced
+  GradientBucket(GradientBuffer buffer, torch::Tensor main, bool frees)
+      : buffer_(std::move(buffer)), main_(std::move(main)), frees_(frees) {
     if (frees_) buffer_.close();
   }
 
   /// A backward begins.
-  /// @param anew  what came before is done with, else gradients are added to it
-  void begin(bool anew) {
+  /// @param anew      what came before is done with, else gradients are added to it
+  /// @param expected  how many gradients will come, at most
+  void begin(bool anew, std::size_t expected) {
     arrived_ = 0;
-    if (anew) std::fill(filled_.begin(), filled_.end(), false);
+    expected_ = expected;
+    if (anew) buffer_.forget();
   }
 
   void take(std::size_t i, const torch::Tensor& gradient) {
-    buffer_.open();
-    if (filled_[i])
-      places_[i].add_(gradient);
-    else
-      places_[i].copy_(gradient);
-    filled_[i] = true;
+    buffer_.take(i, gradient);
     ++arrived_;
   }
 
-  /// Has each tensor got its gradient in this backward?
-  bool complete() const { return arrived_ >= filled_.size(); }
+  /// Has each tensor that was to get a gradient got it in this backward?
+  bool complete() const { return arrived_ >= expected_; }
 
   /// Starts to sum over ranks into `main`, or to add the sum to it. What has no gradient counts as zero.
   void start_reduce(Communicator& comm, bool adds) {
-    buffer_.open();
-    int64_t end = 0;  // of what is filled
-    for (std::size_t i = 0; i < filled_.size(); ++i) {
-      zero(end, layout_.offset(i));
-      if (!filled_[i]) places_[i].zero_();
-      end = layout_.offset(i) + layout_.numel(i);
-    }
-    zero(end, layout_.size());
-    const torch::Tensor& sent = wire_.load(buffer_.buffer());
-    if (frees_ && wire_.rounds()) buffer_.close();
-    pending_ = comm.reduce_scatter_async(main_, sent, adds);
+    pending_ = comm.reduce_scatter_async(main_, buffer_.finish(frees_), adds);
     reducing_ = true;
   }
 
   void finish_reduce() {
     if (!std::exchange(reducing_, false)) return;
     pending_.wait();
-    wire_.sent();
-    if (frees_) buffer_.close();
+    frees_ ? buffer_.close() : buffer_.sent();
   }
 
  private:
-  void zero(int64_t begin, int64_t end) {
-    if (begin < end) buffer_.buffer().narrow(0, begin, end - begin).zero_();
-  }
-
-  FlatLayout layout_;
-  StorageGate buffer_;
+  GradientBuffer buffer_;
   torch::Tensor main_;
-  GradientWire wire_;
   bool frees_;
-  std::vector<torch::Tensor> places_;
-  std::vector<bool> filled_;
-  std::size_t arrived_ = 0;
+  std::size_t arrived_ = 0, expected_ = 0;  // in this backward
   Pending pending_;
   bool reducing_ = false;
 };

@@ -43,6 +43,7 @@ class GradientHooks {
     void operator()(const torch::autograd::Variable& leaf) override {
       const torch::NoGradGuard no_grad;
       torch::Tensor gradient = std::exchange(leaf.mutable_grad(), torch::Tensor());
+      if (!gradient.defined()) return;  // a unit that recomputes may have none for a leaf
       make_dense(gradient);
       take_(gradient);
     }

@@ -17,7 +17,7 @@ class GradientWire {
       : rounds_(format != gradients.scalar_type()) {
     if (!rounds_) return;
     rounded_ = StorageGate(torch::empty(gradients.sizes(), gradients.options().dtype(format)),
-                           "dovetail: gradients are read after they were sent.", std::move(pool));
+                           "gradients are read after they were sent.", std::move(pool));
     rounded_.close();
   }
 

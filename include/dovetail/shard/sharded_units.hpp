@@ -3,6 +3,7 @@
 
 #include <dovetail/shard/backward_walk.hpp>
 #include <dovetail/shard/forward_walk.hpp>
+#include <dovetail/shard/resting_units.hpp>
 #include <dovetail/shard/unit_nodes.hpp>
 #include <dovetail/shard/unit_schedule.hpp>
 #include <dovetail/shard/units_in_memory.hpp>
@@ -66,18 +67,17 @@ class ShardedUnits {
     phase_ = Phase::idle;
   }
 
+  /// A unit whose parameters are all frozen on every rank is not reduced.
   /// @param reduces  else gradients stay whole, for a later backward of the window to reduce
   /// @param adds     to what was reduced of earlier micro-batches, instead of beginning anew
   void begin_backward(bool reduces, bool adds) {
     ends_forward_ = phase_ == Phase::forward;
-    if (ends_forward_) forward_.end(memory_);
+    resting_.look_at(units());
+    if (ends_forward_) forward_.end(memory_, resting_.fingerprint());
     phase_ = Phase::backward;
     reduces_ = reduces;
     adds_ = adds;
     enters_backward_ = true;
-    memory_.root().open_gradients();
-    for (int u = 0; u < int(units().size()); ++u)
-      if (memory_.is_kept(u)) memory_.unit(u).open_gradients();
   }
 
   /// Reductions may be under way when it returns.
@@ -146,7 +146,6 @@ class ShardedUnits {
     const std::size_t visit = pass_of(pass).visit;
     if (backward_.has_finished(visit)) refuse_order(unit);
     backward_.to_gather(memory_, visit);
-    memory_.unit(unit).open_gradients();
   }
 
   void after_backward(int, int64_t pass) {
@@ -178,12 +177,14 @@ class ShardedUnits {
   void enter_backward() {
     if (!std::exchange(enters_backward_, false)) return;
     if (ends_forward_) settle_forward();
-    backward_.begin(schedule(), reshards(), options_.prefetch, reduces_, adds_);
+    // Ranks that froze other units reduce all of them; that they differ is found and named at the step.
+    if (!ends_forward_ || !forward_.said_the_same()) resting_.none_rests();
+    backward_.begin(schedule(), reshards(), options_.prefetch, reduces_, adds_, resting_.all());
     if (adds_) return;
-    std::vector<bool> visited(units().size(), false);
-    for (const UnitVisit& visit : schedule().visits()) visited[std::size_t(visit.unit)] = true;
-    for (std::size_t u = 0; u < visited.size(); ++u)
-      if (!visited[u]) memory_.unit(int(u)).forget_main();
+    std::vector<bool> reduced(units().size(), false);
+    for (const UnitVisit& visit : schedule().visits()) reduced[std::size_t(visit.unit)] = !resting_[visit.unit];
+    for (std::size_t u = 0; u < reduced.size(); ++u)
+      if (!reduced[u]) memory_.unit(int(u)).forget_main();
   }
 
   /// Nothing is gathered but the root, no gradient is open, nothing is remembered of passes; within a window whose
@@ -214,7 +215,8 @@ class ShardedUnits {
     throw Error(ExitCode::user_code,
                 "backward reached unit '" + name(unit) +
                     "' after its gradient was sent to its owners: it does not go through the units in "
-                    "the reverse order of their forward. Make one unit of them.");
+                    "the reverse order of their forward. Add up the losses and run backward once, or make one unit of "
+                    "them.");
   }
 
   UnitsInMemory memory_;
@@ -226,6 +228,7 @@ class ShardedUnits {
   bool adds_ = false;             // to those of earlier ones
   bool enters_backward_ = false;  // no unit of this backward was reached yet
   bool ends_forward_ = false;     // and the ranks' agreement on its visits is under way
+  RestingUnits resting_;          // in this backward
   std::vector<Pass> passes_;      // of this forward
   int64_t generation_ = 0;        // number of the forward
 

@@ -109,10 +109,10 @@ class UnitsInMemory {
   void drop() {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       drop_gathered(u);
-      if (!is_reducing(units_[u])) units_[u].close_gradients();
+      if (!is_reducing(units_[u])) units_[u].forget_gradients();
       states_[u] = State{};
     }
-    if (!is_reducing(root_)) root_.close_gradients();
+    if (!is_reducing(root_)) root_.forget_gradients();
   }
 
   /// Between micro-batches whose gradients are reduced together: those stay, and parameters unless they are freed after

@@ -7,22 +7,25 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
 namespace dovetail {
 
 /// What all ranks visit next, each wishing for some visit or for none; none where nobody wishes. One collective of 8
 /// bytes a rank, which may be under way while the rank goes on. The innermost wish comes first, so that no unit is
-/// freed while it runs, then the unit that is first in the model.
+/// freed while it runs, then the unit that is first in the model. Where nobody wishes, ranks also know whether all of
+/// them said the same about something else.
 class VisitAgreement {
  public:
-  void start(Communicator& comm, std::optional<UnitVisit> wish) {
+  /// @param said  by a rank without a wish: a number below 2^52
+  void start(Communicator& comm, std::optional<UnitVisit> wish, std::uint64_t said = 0) {
     if (!all_.defined()) {
       const c10::InferenceMode normal(false);
       mine_ = torch::empty({1}, torch::kDouble);
       all_ = torch::empty({comm.size()}, torch::kDouble);
     }
-    *mine_.mutable_data_ptr<double>() = wish ? wish->depth * width + (width - 1 - wish->unit) : -1;
+    *mine_.mutable_data_ptr<double>() = wish ? wish->depth * width + (width - 1 - wish->unit) : -1 - double(said);
     pending_ = comm.all_gather_into_async(all_, mine_);
   }
 
@@ -30,21 +33,28 @@ class VisitAgreement {
     pending_.wait();
     const double* all = all_.const_data_ptr<double>();
     const double most = *std::max_element(all, all + all_.numel());
-    if (most < 0) return std::nullopt;
+    if (most < 0) {
+      said_the_same_ = most == *std::min_element(all, all + all_.numel());
+      return std::nullopt;
+    }
     const int depth = int(most / width);
     return UnitVisit{int(width - 1 - (most - depth * width)), depth};
   }
 
-  std::optional<UnitVisit> agree(Communicator& comm, std::optional<UnitVisit> wish) {
-    start(comm, wish);
+  std::optional<UnitVisit> agree(Communicator& comm, std::optional<UnitVisit> wish, std::uint64_t said = 0) {
+    start(comm, wish, said);
     return finish();
   }
+
+  /// All ranks, when nobody wished for anything.
+  bool said_the_same() const { return said_the_same_; }
 
  private:
   static constexpr double width = 1 << 20;  // more units than a model has
 
   torch::Tensor mine_, all_;
   Pending pending_;
+  bool said_the_same_ = true;
 };
 
 }  // namespace dovetail

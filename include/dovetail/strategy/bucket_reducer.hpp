@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 namespace dovetail {
 
@@ -45,11 +46,11 @@ std::unique_ptr<Reducer> make_reducer(const std::vector<torch::Tensor>& paramete
 ///
 /// The Reducer divides by the number of ranks; the window's divisor takes that back. A parameter that got no gradient
 /// would leave the Reducer of one rank waiting for it and those of the others for the sum, so it is given zeros at the
-/// end of backward; that it was missing is noticed and judged where all pairs do it.
+/// end of backward, or before it where it is frozen; that it was missing is noticed and judged where all pairs do it.
 class BucketReducer {
  public:
   BucketReducer(RunContext& run, int first_bucket_mb, int bucket_mb)
-      : arrived_(std::make_shared<std::vector<char>>(run.gradients.slots.size(), never)) {
+      : seen_(std::make_shared<std::vector<Seen>>(run.gradients.slots.size())) {
     std::vector<torch::Tensor> parameters;
     for (const Slot& slot : run.gradients.slots) {
       require_dense(slot);
@@ -62,9 +63,11 @@ class BucketReducer {
       slot.main = slot.model.grad();
       auto node = torch::autograd::impl::grad_accumulator(slot.model);
       node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [arrived = arrived_, i, model = slot.model](const torch::autograd::variable_list& outputs,
-                                                      const torch::autograd::variable_list&) {
-            (*arrived)[i] = this_micro_batch;
+          [seen = seen_, i, model = slot.model](const torch::autograd::variable_list& outputs,
+                                                const torch::autograd::variable_list& gradients) {
+            (*seen)[i].told = true;
+            if (!gradients.front().defined()) return outputs;  // a unit that recomputes may have none
+            (*seen)[i].arrived = true;
             make_dense(model.mutable_grad());  // before the Reducer's own hook
             return outputs;
           }));
@@ -83,9 +86,11 @@ class BucketReducer {
   ~BucketReducer() { reducer_->remove_autograd_hooks(); }
 
   void before_forward(RunContext& run) {
-    for (char& state : *arrived_)
-      if (state == this_micro_batch) state = earlier_micro_batch;
+    for (Seen& one : *seen_) one.told = false;
+    frozen_.clear();
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
+    for (std::size_t i = 0; i < seen_->size(); ++i)
+      if (!run.gradients.slots[i].model.requires_grad()) frozen_.push_back(i);
     reducer_->prepare_for_forward();
     name_foreign_collectives(run.comm, "the agreement on buckets", [&] {
       reducer_->rebuild_buckets();  // does so once, after the first window, in the order in which gradients arrived
@@ -103,33 +108,27 @@ class BucketReducer {
         for (torch::Tensor& bucket : buckets_) bucket.zero_();
       }
     }
-    if (run.at_boundary()) reducer_->prepare_for_backward({});
+    if (!run.at_boundary()) return;
+    reducer_->prepare_for_backward({});
+    // Now, so that no bucket waits for them. What was thawed since the forward began gets a gradient of its own.
+    std::erase_if(frozen_, [&](std::size_t i) { return run.gradients.slots[i].model.requires_grad(); });
+    give_zeros(run, frozen_);
   }
 
   void after_backward(RunContext& run) {
     if (!run.at_boundary()) return;
-    torch::autograd::variable_list missing, zeros;
-    std::vector<std::size_t> which;
-    for (std::size_t i = 0; i < arrived_->size(); ++i)
-      if ((*arrived_)[i] != this_micro_batch) {
-        which.push_back(i);
-        missing.push_back(run.gradients.slots[i].model);
-        zeros.push_back(torch::zeros_like(run.gradients.slots[i].model.detach()));
-      }
-    if (missing.empty()) return;
-    const std::vector<char> before = *arrived_;
-    name_foreign_collectives(run.comm, "the reduction of gradients",
-                             [&] { torch::autograd::backward(missing, zeros); });
-    for (std::size_t i : which) (*arrived_)[i] = before[i];
+    std::vector<std::size_t> missing;
+    for (std::size_t i = 0; i < seen_->size(); ++i)
+      if (!(*seen_)[i].told) missing.push_back(i);
+    give_zeros(run, missing);
   }
 
   /// After the last backward of a window: takes over the Reducer's buckets where they changed.
   void finish_window(RunContext& run) {
     bool moved = false;
-    for (std::size_t i = 0; i < arrived_->size(); ++i) {
+    for (std::size_t i = 0; i < seen_->size(); ++i) {
       Slot& slot = run.gradients.slots[i];
-      slot.arrived = (*arrived_)[i] != never;
-      (*arrived_)[i] = never;
+      slot.taken = std::exchange((*seen_)[i].arrived, false) && slot.frozen < run.window;
       torch::Tensor& gradient = slot.model.mutable_grad();
       if (gradient.const_data_ptr() != slot.main.const_data_ptr()) {
         slot.main = gradient;
@@ -149,7 +148,29 @@ class BucketReducer {
   }
 
  private:
-  static constexpr char never = 0, earlier_micro_batch = 1, this_micro_batch = 2;
+  struct Seen {
+    bool told = false;     ///< the Reducer, in this micro-batch, that nothing more will come
+    bool arrived = false;  ///< a gradient, in this window
+  };
+
+  /// To the Reducer, in the place of gradients that do not come. They are not noted as arrived.
+  void give_zeros(RunContext& run, const std::vector<std::size_t>& which) {
+    if (which.empty()) return;
+    torch::autograd::variable_list tensors, zeros;
+    std::vector<torch::Tensor> frozen;
+    for (std::size_t i : which) {
+      tensors.push_back(run.gradients.slots[i].model);
+      zeros.push_back(torch::zeros_like(tensors.back().detach()));
+      if (tensors.back().requires_grad()) continue;
+      frozen.push_back(tensors.back());
+      frozen.back().requires_grad_(true);
+    }
+    const std::vector<Seen> before = *seen_;
+    name_foreign_collectives(run.comm, "the reduction of gradients",
+                             [&] { torch::autograd::backward(tensors, zeros); });
+    for (std::size_t i : which) (*seen_)[i].arrived = before[i].arrived;
+    for (torch::Tensor& tensor : frozen) tensor.requires_grad_(false);
+  }
 
   /// Parameters in the order in which buckets will hold their gradients, so that the optimizer can step many at once.
   static void pack_in_backward_order(std::vector<torch::Tensor> parameters) {
@@ -162,9 +183,10 @@ class BucketReducer {
     }
   }
 
-  std::shared_ptr<std::vector<char>> arrived_;  // shared with the hooks, which live as long as any graph does
+  std::shared_ptr<std::vector<Seen>> seen_;  // shared with the hooks, which live as long as any graph does
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> accumulators_;
   std::vector<torch::Tensor> buckets_;  // all gradients
+  std::vector<std::size_t> frozen_;     // in the forward that ends a window
   std::unique_ptr<c10d::Reducer> reducer_;
 };
 

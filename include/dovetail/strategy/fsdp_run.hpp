@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/comm/rank_groups.hpp>
+#include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 
@@ -41,6 +42,7 @@ class FSDPRun : public StrategyBase {
     std::vector<FlatUnit> units;
     for (const auto& unit : plan.units) units.emplace_back(unit.name);
     FlatUnit root;
+    places_.resize(run.gradients.slots.size());
     auto shards = allocate(run, plan, false), mains = allocate(run, plan, true);
     for (const auto& [stored, main] : mains) mains_.push_back(main);
     for (const auto& segment : plan.segments) {
@@ -60,7 +62,16 @@ class FSDPRun : public StrategyBase {
     run.gradients.ranks_per_copy = ranks.copy.size();
   }
 
-  void attach_gradients(StrategyContext&) {}  // wrap_model has given every slot its main gradient
+  /// wrap_model has given every slot its main gradient; autograd's hooks come after the last change of a dtype, which
+  /// would lose them.
+  void attach_gradients(StrategyContext& run) {
+    for (std::size_t s = 0; s < places_.size(); ++s)
+      hooks_.add(run.gradients.slots[s].model,
+                 [place = places_[s], &slot = run.gradients.slots[s]](const torch::Tensor& gradient) {
+                   place.buffer->take(place.index, gradient);
+                   slot.taken = true;
+                 });
+  }
 
   void before_forward(StrategyContext& run) {
     const bool evaluates = !torch::GradMode::is_enabled();
@@ -138,8 +149,8 @@ class FSDPRun : public StrategyBase {
       slot.held = shard.narrow(0, piece.offset, piece.numel).variable_data().requires_grad_(true);
       slot.stepped = slot.held;
       slot.main = main.narrow(0, piece.offset, piece.numel);
-      slot.arrivals = slot.model.grad();
       slot.piece_begin = piece.begin;
+      places_[plan.slots[i]] = {unit.segments().back().gradients(), i};
     }
   }
 
@@ -154,8 +165,15 @@ class FSDPRun : public StrategyBase {
   void detach() {
     for (UnitBase* unit : attached_) unit->attach(nullptr);
     attached_.clear();
+    hooks_.clear();
     model_.reset();
   }
+
+  /// Where the gradient of a slot goes.
+  struct Place {
+    std::shared_ptr<GradientBuffer> buffer;
+    std::size_t index;
+  };
 
   FSDP::Options options_;
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
@@ -164,6 +182,8 @@ class FSDPRun : public StrategyBase {
   std::vector<torch::Tensor> mains_;  // of all segments, a buffer for each stored dtype
   Communicator replicas_;             // the ranks that hold the same parts of other copies of the model
   std::shared_ptr<ShardedUnits> all_;
+  std::vector<Place> places_;  // of each slot
+  GradientHooks hooks_;
   bool alone_ = true, whole_again_ = false;
 };
 

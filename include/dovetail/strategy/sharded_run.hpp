@@ -7,6 +7,7 @@
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace dovetail {
@@ -33,7 +34,6 @@ class ShardedRun : public StrategyBase {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
-    arrived_.assign(run.gradients.slots.size(), false);
     for (const ShardedBucket& bucket :
          plan_sharded(run.gradients.slots, cut, bucket_mb_, reduce_format_, run.world_size()))
       add_bucket(run, bucket, cut);
@@ -52,11 +52,12 @@ class ShardedRun : public StrategyBase {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
         const std::size_t slot = buckets_[b].slots[i];
-        hooks_.add(run.gradients.slots[slot].model, [this, b, i, slot](const torch::Tensor& gradient) {
-          buckets_[b].gradients.take(i, gradient);
-          arrived_[slot] = true;
-          reduce_complete_ones();
-        });
+        hooks_.add(run.gradients.slots[slot].model,
+                   [this, b, i, &slot = run.gradients.slots[slot]](const auto& gradient) {
+                     buckets_[b].gradients.take(i, gradient);
+                     slot.taken = true;
+                     reduce_complete_ones();
+                   });
       }
   }
 
@@ -66,7 +67,11 @@ class ShardedRun : public StrategyBase {
     reduces_ = scatters_each(run) || run.at_boundary();
     adds_ = scatters_each(run) && run.micro_batch > 0;
     next_ = 0;
-    for (Bucket& bucket : buckets_) bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0);
+    for (Bucket& bucket : buckets_) {
+      const auto trains = [&](std::size_t slot) { return run.gradients.slots[slot].model.requires_grad(); };
+      const auto expected = std::count_if(bucket.slots.begin(), bucket.slots.end(), trains);
+      bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0, std::size_t(expected));
+    }
   }
 
   /// Buckets that some parameter left incomplete.
@@ -76,8 +81,6 @@ class ShardedRun : public StrategyBase {
 
   void reduce(StrategyContext& run) {
     finish_all();
-    for (std::size_t i = 0; i < arrived_.size(); ++i)
-      run.gradients.slots[i].arrived = std::exchange(arrived_[i], char(false));
     run.gradients.summed = true;
   }
 
@@ -136,8 +139,9 @@ class ShardedRun : public StrategyBase {
     }
     StorageGate gate(gradient, "a gradient was read after it was sent to its owner.", memory_);
     GradientWire wire(gradient, run.world_size() > 1 ? reduced : gradient.scalar_type(), memory_);
-    buckets_.push_back(
-        {slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, std::move(wire), frees(run))});
+    GradientBuffer buffer(models, layout, std::move(gate),
+                          "the parameters '" + run.gradients.slots[slots[0]].name + "', ...", std::move(wire));
+    buckets_.push_back({slots, data, data_part, GradientBucket(std::move(buffer), main, frees(run))});
   }
 
   static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,
@@ -161,7 +165,6 @@ class ShardedRun : public StrategyBase {
   std::optional<Format> reduce_format_;
   std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
   std::vector<Bucket> buckets_;
-  std::vector<char> arrived_;  // per slot: a gradient, in this window
   std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces_;
   GradientHooks hooks_;
 
