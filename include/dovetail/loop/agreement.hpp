@@ -18,6 +18,7 @@ struct StepFacts {
   int nan_rank = -1;                  ///< the first rank whose loss is NaN; before agree() this rank's or -1
   int infinite_rank = -1;             ///< the same for an infinite loss
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
+  double groups = 0;                  ///< AddedGroups' fingerprint
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
 };
 
@@ -29,7 +30,7 @@ class Agreement {
     constexpr std::size_t fixed = agreed_numbers;
     const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
     mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
-                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0)});
+                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), facts.groups});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     const auto all = run.comm.all_gather(mine_);
 
@@ -45,6 +46,10 @@ class Agreement {
       if (theirs[3] != 0 && total.nan_rank < 0) total.nan_rank = r;
       if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
       if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
+      if (theirs[6] != all[6])
+        throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) +
+                                                  " has added other parameter groups to its optimizers than rank 0: "
+                                                  "add the same ones on every rank, after the same step.");
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
         // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for

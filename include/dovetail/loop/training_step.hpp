@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
+#include <dovetail/loop/check_epsilon.hpp>
 #include <dovetail/loop/check_loss.hpp>
 #include <dovetail/loop/clip_gradients.hpp>
 #include <dovetail/loop/evaluation_mode.hpp>
@@ -10,6 +11,7 @@
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
 #include <dovetail/precision/convert.hpp>
+#include <dovetail/run/added_groups.hpp>
 
 #include <cmath>
 #include <optional>
@@ -35,10 +37,12 @@ class TrainingStep {
     needs_norm_ = (clip && clip->kind == ClipOptions::Kind::norm) || run_.scaler.has_value();
     if (needs_norm_) facts_.squared_norms.assign(run_.optimizers.size(), 0.0);
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
+    added_groups_.begin(run_);
   }
 
   /// One micro-batch of the window. At the window's end the step follows, unless some rank has asked to stop.
   void micro_batch(const Batch& batch) {
+    if (run_.micro_batch == 0 && added_groups_.take_in(run_)) check_epsilon(run_.optimizers);
     if (takes_closure_)
       kept_.push_back({batch.data.clone(), batch.target.clone(), batch.padding});
     else
@@ -101,6 +105,7 @@ class TrainingStep {
     for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k)
       facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     facts_.stop_rank = state_.stopping() ? run_.rank() : -1;
+    facts_.groups = added_groups_.fingerprint();
     agreement_.agree(run_, facts_);
     if (facts_.stop_rank >= 0) return;  // whatever the window was, it is dropped
     stop_on_bad_loss(run_, facts_);
@@ -229,6 +234,7 @@ class TrainingStep {
   StepFacts facts_;
   Agreement agreement_;
   MissingGradients missing_;
+  AddedGroups added_groups_;
   std::vector<Batch> kept_;  // of the window, where an optimizer evaluates the loss by itself
   bool needs_norm_ = false, takes_closure_ = false;
 };

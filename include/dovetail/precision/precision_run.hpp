@@ -53,7 +53,6 @@ class PrecisionRun : public PrecisionBase {
 
   void after_step(PrecisionContext& run) {
     if (stores_low(run)) lost_updates_.after_step(run);
-    if (run.precision.keeps_masters) masters_.publish();
   }
 
  private:

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/optim/exchange.hpp>
 #include <dovetail/shard/gradient_bucket.hpp>
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
-
-#include <unordered_map>
 
 namespace dovetail {
 
@@ -33,15 +30,10 @@ class ShardedRun : public StrategyBase {
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
     arrived_.assign(run.gradients.slots.size(), false);
+    Exchanges pieces;
     for (const ShardedBucket& bucket : plan_sharded(run.gradients.slots, cut, bucket_mb_, run.world_size()))
-      add_bucket(run, bucket, cut);
-
-    for (std::size_t k = 0; k < run.optimizers.size(); ++k)
-      for (auto& group : run.optimizers[k].base().param_groups())
-        for (torch::Tensor& tensor : group.params())
-          if (const auto found = pieces_.find(tensor.unsafeGetTensorImpl()); found != pieces_.end())
-            exchange(run.optimizers[k].base(), tensor, found->second);
-    pieces_.clear();
+      add_bucket(run, bucket, cut, pieces);
+    for (OptimizerEntry& optimizer : run.optimizers) optimizer.exchange(pieces);
     run.gradients.parts = run.world_size() > 1;
   }
 
@@ -112,7 +104,7 @@ class ShardedRun : public StrategyBase {
     for (Bucket& bucket : buckets_) bucket.gradients.finish_reduce();
   }
 
-  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut) {
+  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut, Exchanges& pieces) {
     const auto& [slots, layout] = plan;
     std::vector<torch::Tensor> models;
     for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
@@ -130,7 +122,7 @@ class ShardedRun : public StrategyBase {
       Slot& slot = run.gradients.slots[slots[i]];
       const torch::Tensor whole_held = slot.held;
       hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
-      pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
+      pieces.emplace(whole_held.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.held});
     }
     StorageGate gate(gradient, "dovetail: a gradient was read after it was sent to its owner.", memory_);
     buckets_.push_back({slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, frees(run))});
@@ -157,7 +149,6 @@ class ShardedRun : public StrategyBase {
   std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
   std::vector<Bucket> buckets_;
   std::vector<char> arrived_;  // per slot: a gradient, in this window
-  std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces_;
   GradientHooks hooks_;
 
   Communicator comm_;
