@@ -20,6 +20,7 @@ struct StepFacts {
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
   double groups = 0;                  ///< AddedGroups' fingerprint
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
+  std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where they have a scaler each
 };
 
 /// One small collective for everything that must be agreed at a step; none with one rank. Sums are in rank order.
@@ -28,16 +29,19 @@ class Agreement {
   void agree(RunContext& run, StepFacts& facts) {
     if (run.world_size() == 1) return;
     constexpr std::size_t fixed = agreed_numbers;
-    const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
+    const std::size_t norms = facts.squared_norms.size(), losses = facts.overflows.size();
+    const std::size_t width = fixed + norms + losses;
     mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
                   double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), facts.groups});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
+    mine_.insert(mine_.end(), facts.overflows.begin(), facts.overflows.end());
     const auto all = run.comm.all_gather(mine_);
 
     const bool local_sums =
         !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);
+    total.overflows.assign(losses, 0.0);
     for (int r = 0; r < run.world_size(); ++r) {
       const auto theirs = all.subspan(std::size_t(r) * width, width);
       total.samples += theirs[0];
@@ -56,6 +60,7 @@ class Agreement {
         // all.
         if (run.gradients.parts || !std::isfinite(norm) || r == run.rank()) total.squared_norms[k] += norm;
       }
+      for (std::size_t l = 0; l < losses; ++l) total.overflows[l] += theirs[fixed + norms + l];
     }
     step_samples_ =
         local_sums && facts.samples > 0 ? facts.samples : total.samples;  // padding alone: any divisor will do

@@ -33,6 +33,7 @@ class SetUp {
     switch (stage) {
       case Stage::environment:
         run_.comm = Communicator::connect(current_ranks());
+        run_.losses = std::max(1, task_.losses());
         torch::manual_seed(run_.options.seed);  // the same weights on every rank
         break;
       case Stage::build_model:

@@ -11,11 +11,11 @@ namespace dovetail {
 /// our optimizers in the pass that steps them, after LibTorch's by a pass of its own.
 ///
 /// They start from the weights as they were before the cast, so nothing is lost that the model once had. (Apex clones
-/// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces
-/// only.
+/// them after the cast, which its own source regrets; so does apex_literal.) Under a sharding strategy each rank has
+/// masters of its pieces only.
 class Masters {
  public:
-  /// Before the model is cast: remembers the weights.
+  /// Before the model is cast: remembers the weights that masters start from.
   void remember(RunContext& run) {
     originals_.clear();
     for (const Slot& slot : run.gradients.slots) originals_.push_back(slot.model.detach().clone());

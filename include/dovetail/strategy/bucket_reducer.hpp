@@ -82,8 +82,6 @@ class BucketReducer {
   ~BucketReducer() { reducer_->remove_autograd_hooks(); }
 
   void before_forward(RunContext& run) {
-    for (char& state : *arrived_)
-      if (state == this_micro_batch) state = earlier_micro_batch;
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
     reducer_->prepare_for_forward();
     name_foreign_collectives(run.comm, "the agreement on buckets", [&] {
@@ -94,6 +92,8 @@ class BucketReducer {
   /// In a window of one micro-batch autograd keeps what it makes, and the Reducer copies it into the bucket, divided:
   /// one pass over memory, where zeroing, adding and dividing in place are three.
   void before_backward(RunContext& run) {
+    for (char& state : *arrived_)
+      if (state == this_micro_batch) state = earlier_micro_batch;
     if (run.micro_batch == 0) {
       if (run.window == 1) {
         for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();
