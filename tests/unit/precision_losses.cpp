@@ -363,7 +363,7 @@ TEST_CASE("P1 P7 P69 apex_literal is the published algorithm, to the bit", "[con
     for (std::size_t i = 0; i < 24; ++i)
       moved_within += int64_t(i) % accumulate != 0 && ours.scales[i] != ours.scales[i - 1];
     CHECK(skips == 3);
-    CHECK((moved_within > 2) == (accumulate > 1));
+    CHECK((moved_within > 0) == (accumulate > 1));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <dovetail/optim/fused.hpp>
 #include <dovetail/optim/scheduled.hpp>
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,14 +32,14 @@ double* grad_scale_of(Optimizer& optimizer) {
   if constexpr (!optimizer_traits<Optimizer>.unscales_itself) {
     return nullptr;
   } else {
-    static_assert(
-        requires {
-          { optimizer.grad_scale } -> std::same_as<double&>;
-        },
-        "dovetail: an optimizer whose optimizer_traits say unscales_itself needs a public member `double grad_scale = "
-        "1;`, "
-        "by which its step divides gradients.");
-    return &optimizer.grad_scale;
+    constexpr bool has_grad_scale = requires {
+      { (optimizer.grad_scale) } -> std::same_as<double&>;
+    };
+    static_assert(has_grad_scale,
+                  "dovetail: an optimizer whose optimizer_traits say unscales_itself needs a public member "
+                  "`double grad_scale = 1;`, by which its step divides gradients.");
+    if constexpr (has_grad_scale) return &optimizer.grad_scale;
+    return nullptr;
   }
 }
 
