@@ -218,7 +218,8 @@ void clipping(Rank& me) {
         Watch watch;
         watch.step = [&](dt::LoopState& state) { norms.push_back(state.gradient_norm); };
         const Outcome outcome = fit(options, job, data, watch);
-        const std::string what = name + ", " + mass.name + ", " + std::to_string(clip.limit);
+        std::string what(P::name);
+        what += ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
         me.near(apart(outcome.weights, expected.weights), 1e-5, what + ": weights");
         me.that(me.same_everywhere(outcome.weights), what + ": ranks part ways");
         if (clip.kind != dt::ClipOptions::Kind::norm) continue;
@@ -905,6 +906,187 @@ void overflow_on_one(Rank& me) {
       }
 }
 
+// ---- groups that are added, losses with a scaler each
+
+/// Under one pair, with what is in `out` and `scale` added after two steps.
+FitOf<Job<>> with_added(const FitOf<Job<>>& fit) {
+  return [fit](const dt::TrainerOptions& options, Job<>& job, const dt::TensorDataset& data, Watch watch) {
+    const auto outer = [](const std::string& name) { return !name.starts_with("in."); };
+    job.optimizer = [=](const dt::Parameters& p) -> Fused {
+      return std::make_unique<dt::SGD>(p.where_not(outer), dt::SGDOptions{.lr = 0.1});
+    };
+    watch.step = [=, then = watch.step](dt::LoopState& state) {
+      if (state.step() == 2)
+        state.run.optimizers[0].add_param_group(state.run.parameters().where(outer), dt::SGDOptions{.lr = 0.05});
+      then(state);
+    };
+    return fit(options, job, data, watch);
+  };
+}
+
+void added_groups(Rank& me) {
+  auto options = quiet(1);
+  options.gradient_clip = dt::clip_norm(0.4);  // in the norm are the gradients of what is stepped
+  const auto data = data_for(me, 6);
+  torch::optim::Optimizer* optimizer = nullptr;
+  const auto expected = by_hand<Net>(
+      me, options, data,
+      [&](auto p) {
+        auto made = plain_sgd({p[1], p[2]});  // scale comes first
+        optimizer = made.get();
+        return made;
+      },
+      [&](Net& net, const dt::Batch& batch, int64_t step) {
+        const auto p = net.parameters();
+        const bool added = step >= 2;
+        if (step == 2)
+          optimizer->param_groups().emplace_back(
+              std::vector<Tensor>{p[0], p[3], p[4]},
+              std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(0.05)));
+        for (const std::size_t i : {0, 3, 4}) p[i].set_requires_grad(added);
+        return mse(net.forward(batch.data), batch.target);
+      });
+  const auto check = [&](const std::string& name, const FitOf<Job<>>& fit, double tolerance) {
+    Job<> job;
+    const Outcome outcome = with_added(fit)(options, job, data, {});
+    me.that(outcome.steps == 6, name + ": steps");
+    me.near(apart(outcome.weights, expected.weights), tolerance, name);
+    me.that(me.same_everywhere(outcome.weights), name + ": ranks part ways");
+    me.that(torch::equal(outcome.weights, with_added(fit)(options, job, data, {}).weights), name + ": other bits");
+  };
+  for (const auto& [name, fit] : ways()) check(name, fit, 1e-5);
+  for (const auto& [name, fit] : ways<dt::FP16Mixed>(dt::FP16Mixed{{.init = 64}})) check("fp16 " + name, fit, 5e-3);
+  const auto one = [&]<class S, class P>(S strategy, P precision) {
+    check(
+        std::string(S::name) + " x " + std::string(P::name),
+        [=](const auto& options, auto& job, const auto& data, Watch watch) {
+          return conformance::fit<S, P>(options, job, data, std::move(watch), strategy, precision);
+        },
+        std::is_same_v<P, dt::MasterWeights<dt::BF16>> ? 2e-2 : 5e-3);
+  };
+  one(dt::DDP{}, dt::Apex<dt::O2>{{.init = 64}});
+  one(dt::Sharded<2>{}, dt::MasterWeights<dt::FP16>{{.init = 64}});
+  one(dt::FSDP{}, dt::MasterWeights<dt::BF16>{});
+}
+
+void other_groups(Rank& me) {
+  for (const auto& [name, fit] : ways()) {
+    Job<> job;
+    job.optimizer = [](const dt::Parameters& p) -> Fused {
+      return std::make_unique<dt::SGD>(p.where([](const auto& name) { return name.starts_with("in."); }),
+                                       dt::SGDOptions{.lr = 0.1});
+    };
+    Watch watch;
+    watch.step = [&](dt::LoopState& state) {
+      const bool last = me.rank() + 1 == me.size();
+      me.that(me.size() == 1 || state.step() <= 2, name + ": a step with different groups");
+      if (state.step() == 2)
+        state.run.optimizers[0].add_param_group(state.run.parameters().where(
+            [=](const std::string& other) { return other == (last ? "out.weight" : "out.bias"); }));
+    };
+    try {
+      fit(quiet(1), job, data_for(me), watch);
+      me.that(me.size() == 1, name + ": taken");
+    } catch (const dt::Error& error) {
+      me.that(error.code() == dt::ExitCode::ranks_disagree &&
+                  std::string(error.what())
+                      .starts_with("rank " + std::to_string(me.size() - 1) + " has added other parameter groups"),
+              name + ": " + error.what());
+    }
+  }
+}
+
+/// Two losses, of which the second one overflows on one rank: not in its value, in a gradient.
+struct TwoLosses : Job<> {
+  const Rank* me = nullptr;
+  int bad = 0, at = 0, calls = 0;
+  std::array<Tensor, 2> training_step(Net& net, const dt::Batch& batch, dt::StepContext&) {
+    const Tensor out = net.forward(batch.data);
+    std::array<Tensor, 2> losses{mse(out, batch.target), 0.1 * mse(out.square(), batch.target)};
+    if (calls++ == at && me->rank() == bad) losses[1] = losses[1] + (net.scale - net.scale.detach()).sqrt();
+    return losses;
+  }
+};
+
+template <class P>
+void check_losses(Rank& me, P precision) {
+  const auto both = [](Net& net, const dt::Batch& batch, int64_t) {
+    const Tensor out = net.forward(batch.data);
+    return mse(out, batch.target) + 0.1 * mse(out.square(), batch.target);
+  };
+  for (const int64_t accumulate : {1, 2})
+    for (const int bad : {0, me.size() - 1})
+      for (int at = int(accumulate); at < 2 * accumulate; ++at) {  // in the second of five windows
+        auto options = quiet(1);
+        options.accumulate = accumulate;
+        const auto data = data_for(me, 5, 5, 3, accumulate);
+        TwoLosses task;
+        task.me = &me;
+        task.bad = bad;
+        task.at = at;
+        std::vector<std::array<double, 2>> scales;
+        std::vector<bool> skipped;
+        Watch watch;
+        watch.step = [&](dt::LoopState& state) {
+          skipped.push_back(state.step_skipped);
+          scales.push_back({state.run.scaler->scale(), state.run.further_scalers.at(0).scale()});
+        };
+        const Outcome outcome = conformance::fit<dt::DDP, P>(options, task, data, watch, {}, precision);
+        const std::string what =
+            std::string(P::name) + ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
+        me.that(skipped == std::vector<bool>{false, true, false, false, false}, what + "skipped steps");
+        using Scales = std::vector<std::array<double, 2>>;
+        me.that(scales == Scales{{64, 64}, {64, 32}, {64, 32}, {64, 32}, {64, 32}}, what + "scales");
+        me.that(me.same_everywhere(outcome.weights), what + "ranks part ways");
+        Job<> without;
+        dt::TensorDataset rest = data;
+        const int64_t window = options.batch_size * accumulate * me.size();
+        const auto left = [&](const Tensor& t) { return torch::cat({t.slice(0, 0, window), t.slice(0, 2 * window)}); };
+        std::vector<int64_t> indices;
+        for (int64_t i = 0; i < data.size(); ++i) indices.push_back(i);
+        dt::Batch all;
+        data.fetch(indices, all);
+        rest = dt::TensorDataset(left(all.data), left(all.target));
+        me.near(apart(outcome.weights, by_hand<Net>(me, options, rest, plain_sgd, both).weights), 5e-3, what);
+      }
+}
+
+void scaler_for_each_loss(Rank& me) {
+  check_losses(me, dt::Apex<dt::O1>{{.init = 64}});
+  check_losses(me, dt::Apex<dt::O2>{{.init = 64}});
+}
+
+/// The scale moves within a window, on every rank, where one rank overflowed.
+void apex_literal(Rank& me) {
+  auto options = quiet(1);
+  options.accumulate = 2;
+  const auto check = [&](auto precision) {
+    for (const int bad : {0, me.size() - 1}) {
+      dt::RunContext* run = nullptr;
+      std::vector<double> scales;
+      std::vector<bool> skipped;
+      Job<> job;
+      job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext&) {
+        scales.push_back(run->scaler->scale());
+        const Tensor loss = mse(net.forward(batch.data), batch.target);
+        const bool overflows = scales.size() == 3 && me.rank() == bad;  // the first micro-batch of the second window
+        return overflows ? loss + (net.scale - net.scale.detach()).sqrt() : loss;
+      };
+      Watch watch;
+      watch.start = [&](dt::LoopState& state) { run = &state.run; };
+      watch.step = [&](dt::LoopState& state) { skipped.push_back(state.step_skipped); };
+      const Outcome outcome =
+          conformance::fit<dt::DDP, decltype(precision)>(options, job, data_for(me, 4, 5, 3, 2), watch, {}, precision);
+      me.that(scales == std::vector<double>{64, 64, 64, 32, 32, 32, 64, 64}, "scales of micro-batches");
+      me.that(skipped == std::vector<bool>{false, true, false, false}, "skipped steps");
+      me.that(me.same_everywhere(outcome.weights), "ranks part ways");
+    }
+  };
+  const dt::ApexOptions apex{.init = 64, .interval = 3, .apex_literal = true};
+  check(dt::Apex<dt::O1>{apex});
+  check(dt::Apex<dt::O2>{apex});
+}
+
 void double_first(Rank& me) {
   torch::manual_seed(5);
   const auto net = std::make_shared<Net>();
@@ -1013,6 +1195,10 @@ const std::vector<Case> cases{
     {"B018 B027 bf16, mixed and true", low_formats},
     {"P16 masters", masters},
     {"B026 P35 an overflow on one rank", overflow_on_one},
+    {"P1 groups that are added", added_groups},
+    {"P1 ranks that add other groups", other_groups},
+    {"P2 P5 a scaler for each loss", scaler_for_each_loss},
+    {"P7 P69 apex_literal on ranks", apex_literal},
     {"B019 validation in fp64 before anything else", double_first},
     {"B022 B107 running statistics", buffers},
     {"B106 buffers begin as rank 0's", first_buffers},

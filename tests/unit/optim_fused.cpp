@@ -401,26 +401,6 @@ TEST_CASE("P66 a gradient with other strides than its parameter is read right", 
   CHECK(torch::equal(param.detach(), expected - 1));
 }
 
-TEST_CASE("pieces and masters take the place of parameters", "[optim]") {
-  auto whole = torch::ones({8}).set_requires_grad(true);
-  dt::AdamW optimizer(named({whole}), {.lr = 1e-2});
-  auto piece = torch::ones({3}).set_requires_grad(true);
-  optimizer.replace(whole, piece);
-  piece.mutable_grad() = torch::ones({3});
-  optimizer.step();
-  CHECK(optimizer.name_of(piece) == "p0");
-  CHECK(optimizer.state_of(piece).steps == 1);
-  auto master = piece.detach().to(torch::kFloat64).set_requires_grad(true);
-  optimizer.replace(piece, master);
-  master.mutable_grad() = torch::ones({3}, torch::kFloat64);
-  optimizer.step();
-  const auto state = optimizer.state_of(master);
-  CHECK(state.steps == 2);
-  CHECK(torch::allclose(state.tensors[0].second, torch::full({3}, 0.19, torch::kFloat64)));
-  CHECK(refusal([&] { optimizer.replace(whole, piece); }) ==
-        "AdamW cannot replace a tensor of shape [8] that it does not hold.");
-}
-
 TEST_CASE("stepping marks parameters as written to, gradients of a home as untouched", "[optim]") {
   Tensors params = make_params();
   const auto home = move_home(params);

@@ -138,6 +138,77 @@ TEST_CASE("the divisor reaches ours and others alike", "[optim]") {
   for (const auto& parameter : p) CHECK((parameter.tensor == 0.5).all().item<bool>());
 }
 
+TEST_CASE("pieces and masters take the place of parameters", "[optim]") {
+  const auto whole = leaf({8});
+  const auto piece = leaf({3}), other = leaf({4});
+  dt::OptimizerSet set(std::tuple(dt::AdamW(dt::Parameters({{"whole", {8}, whole}}), {.lr = 1e-2}),
+                                  torch::optim::Adagrad({other}, torch::optim::AdagradOptions(0.1)),
+                                  torch::optim::SGD({leaf({2})}, torch::optim::SGDOptions(0.5))));
+  dt::FusedOptimizer& ours = *set[0].fused();
+  const auto step = [&](std::size_t k, const torch::Tensor& tensor) {
+    tensor.mutable_grad() = torch::ones_like(tensor.detach());
+    set[k].step(1);
+  };
+  set[0].exchange({{whole.unsafeGetTensorImpl(), {"part", {8}, piece}}});
+  step(0, piece);
+  CHECK(ours.name_of(piece) == "part");
+  CHECK(ours.name_of(whole) == "");
+  CHECK(ours.state_of(piece).steps == 1);
+  const auto master = piece.detach().to(torch::kFloat64).set_requires_grad(true);
+  set[0].exchange({{piece.unsafeGetTensorImpl(), {"part", {8}, master}}, {other.unsafeGetTensorImpl(), {}}});
+  step(0, master);
+  CHECK(ours.state_of(master).steps == 2);
+  CHECK(torch::allclose(ours.state_of(master).tensors[0].second, torch::full({3}, 0.19, torch::kFloat64)));
+
+  // LibTorch's Adagrad: the accumulator of its constructor goes, one that was filled stays with its tensor.
+  const auto half = leaf({2}), same = leaf({2});
+  set[1].exchange({{other.unsafeGetTensorImpl(), {"other", {4}, half}}});
+  step(1, half);
+  const auto sum = [&](const torch::Tensor& tensor) {
+    return static_cast<torch::optim::AdagradParamState&>(*set[1].base().state().at(tensor.unsafeGetTensorImpl())).sum();
+  };
+  CHECK(torch::equal(sum(half), torch::ones({2})));
+  set[1].exchange({{half.unsafeGetTensorImpl(), {"other", {4}, same}}});
+  step(1, same);
+  CHECK(torch::equal(sum(same), torch::full({2}, 2.0)));
+  CHECK(set[1].base().state().size() == 1);
+
+  // Masters of one that is not ours are rounded after its step, and not any more once another takes their place.
+  const auto low = torch::zeros({2}, torch::kBFloat16), stepped = torch::full({2}, 1.001f).set_requires_grad(true);
+  const auto held = set[2].base().param_groups()[0].params()[0];
+  set[2].exchange({{held.unsafeGetTensorImpl(), {"w", {2}, stepped}}});
+  set[2].publish_into(stepped, low);
+  step(2, stepped);
+  CHECK(torch::equal(low, (stepped.detach()).to(torch::kBFloat16)));
+  CHECK(low[0].item<double>() == 0.5);
+  const auto next = leaf({2}, 3);
+  set[2].exchange({{stepped.unsafeGetTensorImpl(), {"w", {2}, next}}});
+  step(2, next);
+  CHECK((next == 2.5).all().item<bool>());
+  CHECK(low[0].item<double>() == 0.5);
+}
+
+TEST_CASE("a group that is added has options of its optimizer, in their range", "[optim]") {
+  dt::OptimizerSet set(std::tuple(dt::scheduled(dt::SGD(two(), {.lr = 1, .momentum = 0.5}), Constant{0.25}),
+                                  torch::optim::Adam(two().tensors(), torch::optim::AdamOptions(0.1))));
+  set.bind_schedules();
+  const auto more = two();
+  set[0].add_param_group(more.where(is_weight), dt::SGDOptions{.lr = 8});
+  set[0].add_param_group(more.where_not(is_weight));
+  CHECK(set[0].held() == 7);
+  set[0].schedule()->groups_added();
+  CHECK(rate(set, 0, 0) == 0.25);
+  CHECK(rate(set, 0, 1) == 2);
+  set[1].add_param_group(two(), torch::optim::AdamOptions(0.2));
+  CHECK(rate(set, 1, 1) == 0.2);
+  CHECK(refusal([&] { set[0].add_param_group(two(), dt::SGDOptions{.lr = -1}); }) ==
+        "SGD: lr must not be negative, got -1.000000.");
+  CHECK(refusal([&] { set[0].add_param_group(two(), torch::optim::SGDOptions(1)); }) ==
+        "dovetail::SGD was given a group with the options of another optimizer: torch::optim::SGDOptions. Leave them "
+        "out or use this one's.");
+  CHECK(set[0].held() == 7);
+}
+
 TEST_CASE("an optimizer over anything else is refused", "[optim]") {
   const auto p = two(), other = two();
   const auto told = [&](auto optimizer) {
@@ -147,7 +218,8 @@ TEST_CASE("an optimizer over anything else is refused", "[optim]") {
   CHECK(told(torch::optim::SGD(other.tensors(), torch::optim::SGDOptions(0.1))) ==
         "optimizer 0 (torch::optim::SGD) holds a tensor that may not be optimized here: shape [2, 2], entry 0 of group "
         "0. Make it in "
-        "configure_optimizers, from the Parameters given there and nothing else.");
+        "configure_optimizers, from the Parameters given there, or add a group from run.parameters(), and use nothing "
+        "else.");
   CHECK_THAT(told(dt::AdamW({{p, {}}, {other.where_not(is_weight), {}}})),
              Catch::Contains("here: 'layer.bias', shape [2], entry 0 of group 1."));
   CHECK(told(torch::optim::AdamW(std::vector<torch::Tensor>{})) ==

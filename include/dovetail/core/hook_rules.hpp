@@ -47,7 +47,11 @@ inline constexpr bool points_to_a_model = !std::is_pointer_v<T> && requires(T & 
   model.operator->();
 };
 template <class T, class Loss>
-inline constexpr bool is_a_loss = std::is_convertible_v<T, Loss>;
+inline constexpr bool are_losses = false;
+template <template <class, std::size_t> class Array, class Loss, std::size_t count>
+inline constexpr bool are_losses<Array<Loss, count>, Loss> = count > 0;
+template <class T, class Loss>
+inline constexpr bool is_a_loss = std::is_convertible_v<T, Loss> || are_losses<std::remove_cvref_t<T>, Loss>;
 template <class T>
 inline constexpr bool is_an_optimizer = std::is_class_v<std::remove_cvref_t<T>>;  // the trainer knows more
 template <class T>

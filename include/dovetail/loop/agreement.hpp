@@ -19,7 +19,9 @@ struct StepFacts {
   int infinite_rank = -1;             ///< the same for an infinite loss
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
   bool other_frozen = false;          ///< after agree(): has some rank frozen other parameters?
+  double groups = 0;                  ///< AddedGroups' fingerprint
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
+  std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where they have a scaler each
 };
 
 /// One small collective for everything that must be agreed at a step; none with one rank. Sums are in rank order.
@@ -28,10 +30,13 @@ class Agreement {
   void agree(RunContext& run, StepFacts& facts) {
     if (run.world_size() == 1) return;
     constexpr std::size_t fixed = agreed_numbers;
-    const std::size_t norms = facts.squared_norms.size(), width = fixed + norms;
+    const std::size_t norms = facts.squared_norms.size(), losses = facts.overflows.size();
+    const std::size_t width = fixed + norms + losses;
     mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
-                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), run.gradients.frozen_fingerprint()});
+                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), run.gradients.frozen_fingerprint(),
+                  facts.groups});
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
+    mine_.insert(mine_.end(), facts.overflows.begin(), facts.overflows.end());
     const auto all = run.comm.all_gather(mine_);
 
     const bool local_sums =
@@ -39,6 +44,7 @@ class Agreement {
     const int copy = run.gradients.ranks_per_copy;
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);
+    total.overflows.assign(losses, 0.0);
     for (int r = 0; r < run.world_size(); ++r) {
       const auto theirs = all.subspan(std::size_t(r) * width, width);
       total.samples += theirs[0];
@@ -48,12 +54,17 @@ class Agreement {
       if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
       if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
       total.other_frozen |= theirs[6] != all[6];
+      if (theirs[7] != all[7])
+        throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) +
+                                                  " has added other parameter groups to its optimizers than rank 0: "
+                                                  "add the same ones on every rank, after the same step.");
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
         // The parts of this rank's copy add up. Copies are the same on every rank; where they are not, an overflow of
         // one counts for all.
         if (r / copy == run.rank() / copy || !std::isfinite(norm)) total.squared_norms[k] += norm;
       }
+      for (std::size_t l = 0; l < losses; ++l) total.overflows[l] += theirs[fixed + norms + l];
     }
     step_samples_ =
         local_sums && facts.samples > 0 ? facts.samples : total.samples;  // padding alone: any divisor will do

@@ -41,6 +41,7 @@ class SetUp {
         run_.comm = Communicator::connect(current_ranks(), {}, run_.device);
         run_.comm.set_deterministic(run_.options.deterministic);
         compare_options(run_);
+        run_.losses = std::max(1, task_.losses());
         torch::manual_seed(run_.options.seed);  // the same weights on every rank
         break;
       case Stage::build_model:

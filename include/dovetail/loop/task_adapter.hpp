@@ -5,12 +5,17 @@
 #include <dovetail/loop/state.hpp>
 #include <dovetail/loop/step_context.hpp>
 
+#include <c10/util/SmallVector.h>
 #include <torch/nn/pimpl.h>
 
+#include <array>
 #include <memory>
 #include <type_traits>
 
 namespace dovetail {
+
+/// The losses of one micro-batch, nearly always one.
+using Losses = c10::SmallVector<torch::Tensor, 1>;
 
 /// What the loop sees of a Task. Independent of the policies, so compiled once per Task.
 class TaskCalls {
@@ -18,7 +23,8 @@ class TaskCalls {
   virtual ~TaskCalls() = default;
   virtual std::shared_ptr<torch::nn::Module> build_model() = 0;
   virtual OptimizerSet configure_optimizers(const Parameters& parameters) = 0;
-  virtual torch::Tensor training_step(const Batch& batch, StepContext& step) = 0;
+  virtual int losses() const = 0;  ///< how many training_step returns; 0: there is none
+  virtual Losses training_step(const Batch& batch, StepContext& step) = 0;
   virtual bool has_validation() const = 0;
   virtual void validation_step(const Batch& batch, StepContext& step) = 0;
 };
@@ -38,6 +44,12 @@ template <class T>
 std::shared_ptr<T> as_shared(const torch::nn::ModuleHolder<T>& model) {
   return model.is_empty() ? nullptr : model.ptr();
 }
+
+/// How many losses a training step returns: one, or a std::array of them.
+template <class Returned>
+inline constexpr int number_of_losses = 1;
+template <std::size_t count>
+inline constexpr int number_of_losses<std::array<torch::Tensor, count>> = int(count);
 
 template <class Task>
 using ModelOf = typename decltype(as_shared(std::declval<Task&>().configure_model()))::element_type;
@@ -70,11 +82,14 @@ class TaskAdapter final : public TaskCalls {
     else
       return {};  // a Task that is only evaluated
   }
-  torch::Tensor training_step(const Batch& batch, StepContext& step) override {
-    if constexpr (requires { task_.training_step(*model_, batch, step); })
-      return task_.training_step(*model_, batch, step);
-    else
-      return {};
+  int losses() const override { return count_losses(); }
+  Losses training_step(const Batch& batch, StepContext& step) override {
+    Losses losses;
+    if constexpr (count_losses() == 1)
+      losses.push_back(task_.training_step(*model_, batch, step));
+    else if constexpr (count_losses() > 1)
+      for (torch::Tensor& loss : task_.training_step(*model_, batch, step)) losses.push_back(std::move(loss));
+    return losses;
   }
   bool has_validation() const override { return validates; }
   void validation_step(const Batch& batch, StepContext& step) override {
@@ -85,6 +100,16 @@ class TaskAdapter final : public TaskCalls {
   static constexpr bool validates = requires(Task & task, Model& model, const Batch& batch, StepContext& step) {
     task.validation_step(model, batch, step);
   };
+  static constexpr bool trains = requires(Task & task, Model& model, const Batch& batch, StepContext& step) {
+    task.training_step(model, batch, step);
+  };
+  static constexpr int count_losses() {
+    if constexpr (trains)
+      return detail::number_of_losses<std::remove_cvref_t<decltype(std::declval<Task&>().training_step(
+          std::declval<Model&>(), std::declval<const Batch&>(), std::declval<StepContext&>()))>>;
+    else
+      return 0;
+  }
 
   Task& task_;
   std::shared_ptr<Model> model_;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/agreement.hpp>
+#include <dovetail/loop/check_epsilon.hpp>
 #include <dovetail/loop/check_loss.hpp>
 #include <dovetail/loop/clip_gradients.hpp>
-#include <dovetail/loop/evaluation_mode.hpp>
+#include <dovetail/loop/forward_backward.hpp>
 #include <dovetail/loop/missing_gradients.hpp>
-#include <dovetail/loop/policy_hooks.hpp>
-#include <dovetail/loop/task_adapter.hpp>
-#include <dovetail/precision/convert.hpp>
+#include <dovetail/run/added_groups.hpp>
 
 #include <cmath>
 #include <optional>
@@ -25,9 +23,14 @@ namespace dovetail {
 class TrainingStep {
  public:
   TrainingStep(RunContext& run, StrategyHooks& strategy, PrecisionHooks& precision, TaskCalls& task, LoopState& state)
-      : run_(run), strategy_(strategy), precision_(precision), task_(task), state_(state), step_(sums_, true) {}
+      : run_(run),
+        strategy_(strategy),
+        precision_(precision),
+        state_(state),
+        scales_(run),
+        forward_backward_(run, strategy, precision, task, scales_, facts_) {}
 
-  MetricSums& sums() { return sums_; }
+  MetricSums& sums() { return forward_backward_.sums(); }
 
   /// Set-up is over: what does the step need to know of gradients?
   void prepare() {
@@ -35,65 +38,22 @@ class TrainingStep {
     needs_norm_ = (clip && clip->kind == ClipOptions::Kind::norm) || run_.scaler.has_value();
     if (needs_norm_) facts_.squared_norms.assign(run_.optimizers.size(), 0.0);
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
+    added_groups_.begin(run_);
+    scales_.prepare();
   }
 
   /// One micro-batch of the window. At the window's end the step follows, unless some rank has asked to stop.
   void micro_batch(const Batch& batch) {
+    if (run_.micro_batch == 0 && added_groups_.take_in(run_)) check_epsilon(run_.optimizers);
     if (takes_closure_)
       kept_.push_back({batch.data.clone(), batch.target.clone(), batch.padding});
     else
-      forward_backward(batch);
+      forward_backward_(batch);
     if (!run_.at_boundary()) return;
     takes_closure_ ? step_with_closure() : finish_window();
   }
 
  private:
-  struct Forward final : GuardedCall {
-    Forward(TrainingStep& self, const Batch& batch) : self(self), batch(batch) {}
-    void operator()() override { loss = self.task_.training_step(batch, self.step_); }
-    TrainingStep& self;
-    const Batch& batch;
-    torch::Tensor loss;
-  };
-
-  void forward_backward(const Batch& batch) {
-    const int64_t samples = batch.samples();
-    strategy_.before_forward(run_);
-    precision_.before_forward(run_);
-    step_.begin(run_.epoch, run_.steps_taken, samples);
-    Forward forward(*this, batch);
-    {
-      // A batch that only keeps its rank busy must leave no trace: in training mode batch norms would take the padding
-      // into their running statistics, and refuse to normalise a single row.
-      std::optional<EvaluationMode> resting;
-      if (samples == 0) resting.emplace(*run_.module, is_batch_norm);
-      precision_.forward(run_, forward);
-    }
-    torch::Tensor loss = std::move(forward.loss);
-    const double weight = step_.weight();
-    check_loss(run_, loss, weight);
-    if (samples > 0) note_loss(detail::read_scalar(loss.detach()), weight);
-    const double factor =
-        (samples > 0 ? weight : 0.0) / double(run_.options.batch_size) * (run_.scaler ? run_.scaler->scale() : 1.0);
-    // In fp32 at least: a scaled loss of a half format would overflow.
-    if (factor != 1.0) loss = loss.to(main_dtype_of(loss.scalar_type())) * factor;
-
-    if (run_.steps_attempted == 0 && run_.micro_batch == 0) check_untouched(run_);
-    run_.gradients.note_frozen();
-    strategy_.before_backward(run_);
-    precision_.before_backward(run_);
-    name_foreign_collectives(run_.comm, "the reduction of gradients", [&] { loss.backward(); });
-    precision_.after_backward(run_);
-    strategy_.after_backward(run_);
-  }
-
-  void note_loss(double loss, double weight) {
-    facts_.samples += weight;
-    facts_.loss += loss * weight;
-    if (std::isnan(loss)) facts_.nan_rank = run_.rank();
-    if (std::isinf(loss)) facts_.infinite_rank = run_.rank();
-  }
-
   /// Everything from the last backward to the decision: after it every rank knows the same facts.
   void reduce_and_agree() {
     strategy_.reduce(run_);
@@ -102,6 +62,8 @@ class TrainingStep {
     for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k)
       facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     facts_.stop_rank = state_.stopping() ? run_.rank() : -1;
+    facts_.groups = added_groups_.fingerprint();
+    scales_.add_to(facts_);
     agreement_.agree(run_, facts_);
     if (facts_.stop_rank >= 0) return;  // whatever the window was, it is dropped
     stop_on_bad_loss(run_, facts_);
@@ -113,8 +75,7 @@ class TrainingStep {
 
   /// What main gradients have to be divided by, clipping apart.
   double divisor() const {
-    const double scale = run_.scaler ? run_.scaler->scale() : 1.0;
-    return scale * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) *
+    return scales_.held() * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) *
            run_.gradients.sum_is_times;
   }
 
@@ -146,6 +107,7 @@ class TrainingStep {
     state_.agree_to_stop(stop_rank);
     run_.gradients.zero();
     kept_.clear();
+    scales_.start_window();
     start_facts();
   }
 
@@ -161,7 +123,7 @@ class TrainingStep {
       const int64_t last = run_.micro_batch;
       for (std::size_t i = 0; i < kept_.size(); ++i) {
         run_.micro_batch = int64_t(i);
-        forward_backward(kept_[i]);
+        forward_backward_(kept_[i]);
       }
       run_.micro_batch = last;
       torch::NoGradGuard no_grad;
@@ -199,21 +161,12 @@ class TrainingStep {
       strategy_.after_step(run_);
       run_.optimizers.advance_schedules();
     }
-    if (run_.scaler) update_scaler(overflow);
+    scales_.update(facts_, overflow);
     run_.gradients.zero();
     ++run_.steps_attempted;
     state_.step_skipped = overflow;
     state_.samples += int64_t(facts_.samples);
     start_facts();
-  }
-
-  void update_scaler(bool overflow) {
-    run_.scaler->update(overflow);
-    if (run_.scaler->skipped_at_smallest() >= 10)
-      throw Error(ExitCode::numeric,
-                  "gradients overflowed at 10 steps in a row with the smallest loss scale, the last at attempt " +
-                      std::to_string(run_.steps_attempted) +
-                      ": the model diverges, or needs more range than fp16 has; use bf16-mixed.");
   }
 
   void start_facts() {
@@ -224,13 +177,13 @@ class TrainingStep {
   RunContext& run_;
   StrategyHooks& strategy_;
   PrecisionHooks& precision_;
-  TaskCalls& task_;
   LoopState& state_;
-  MetricSums sums_;
-  StepContext step_;
   StepFacts facts_;
   Agreement agreement_;
+  LossScales scales_;
+  ForwardBackward forward_backward_;
   MissingGradients missing_;
+  AddedGroups added_groups_;
   std::vector<Batch> kept_;  // of the window, where an optimizer evaluates the loss by itself
   bool needs_norm_ = false, takes_closure_ = false;
 };

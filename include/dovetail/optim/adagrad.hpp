@@ -26,8 +26,10 @@ class Adagrad final : public FusedOptimizer {
   using Options = AdagradOptions;
   explicit Adagrad(const Parameters& parameters, Options options = {}) : Adagrad({{parameters, options}}) {}
   explicit Adagrad(std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer("Adagrad", detail::held(checked(std::move(groups))),
+      : FusedOptimizer("Adagrad", detail::held(std::move(groups), check),
                        std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+
+  void check_options(const torch::optim::OptimizerOptions& options) const override { check(value(options)); }
 
  protected:
   void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
@@ -57,16 +59,13 @@ class Adagrad final : public FusedOptimizer {
     return static_cast<const detail::HeldOptions<Options>&>(options).value;
   }
 
-  static std::vector<ParameterGroup<Options>> checked(std::vector<ParameterGroup<Options>> groups) {
-    for (const auto& [parameters, with] : groups) {
-      detail::require_option(with.lr >= 0, "Adagrad", "lr must not be negative", with.lr);
-      detail::require_option(with.lr_decay >= 0, "Adagrad", "lr_decay must not be negative", with.lr_decay);
-      detail::require_option(with.weight_decay >= 0, "Adagrad", "weight_decay must not be negative", with.weight_decay);
-      detail::require_option(with.initial_accumulator_value >= 0, "Adagrad",
-                             "initial_accumulator_value must not be negative", with.initial_accumulator_value);
-      detail::require_option(with.eps >= 0, "Adagrad", "eps must not be negative", with.eps);
-    }
-    return groups;
+  static void check(const Options& with) {
+    detail::require_option(with.lr >= 0, "Adagrad", "lr must not be negative", with.lr);
+    detail::require_option(with.lr_decay >= 0, "Adagrad", "lr_decay must not be negative", with.lr_decay);
+    detail::require_option(with.weight_decay >= 0, "Adagrad", "weight_decay must not be negative", with.weight_decay);
+    detail::require_option(with.initial_accumulator_value >= 0, "Adagrad",
+                           "initial_accumulator_value must not be negative", with.initial_accumulator_value);
+    detail::require_option(with.eps >= 0, "Adagrad", "eps must not be negative", with.eps);
   }
 };
 

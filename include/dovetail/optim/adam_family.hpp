@@ -13,9 +13,12 @@ namespace dovetail::detail {
 /// the weight decay acts on.
 template <class Options>
 class AdamFamily : public FusedOptimizer {
+ public:
+  void check_options(const torch::optim::OptimizerOptions& options) const override { check(name(), value(options)); }
+
  protected:
   AdamFamily(std::string_view name, std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer(name, held(checked(name, std::move(groups))),
+      : FusedOptimizer(name, held(std::move(groups), [name](const Options& with) { check(name, with); }),
                        std::make_unique<HeldOptions<Options>>(Options{})) {}
 
   /// @param decoupled  the weight decay shrinks the parameter, instead of being added to the gradient
@@ -58,17 +61,12 @@ class AdamFamily : public FusedOptimizer {
     return static_cast<const HeldOptions<Options>&>(options).value;
   }
 
-  static std::vector<ParameterGroup<Options>> checked(std::string_view name,
-                                                      std::vector<ParameterGroup<Options>> groups) {
-    for (const auto& group : groups) {
-      require_option(group.options.lr >= 0, name, "lr must not be negative", group.options.lr);
-      require_option(group.options.eps >= 0, name, "eps must not be negative", group.options.eps);
-      require_option(group.options.weight_decay >= 0, name, "weight_decay must not be negative",
-                     group.options.weight_decay);
-      for (double beta : group.options.betas)
-        require_option(beta >= 0 && beta < 1, name, "each of betas must be at least 0 and below 1", beta);
-    }
-    return groups;
+  static void check(std::string_view name, const Options& with) {
+    require_option(with.lr >= 0, name, "lr must not be negative", with.lr);
+    require_option(with.eps >= 0, name, "eps must not be negative", with.eps);
+    require_option(with.weight_decay >= 0, name, "weight_decay must not be negative", with.weight_decay);
+    for (double beta : with.betas)
+      require_option(beta >= 0 && beta < 1, name, "each of betas must be at least 0 and below 1", beta);
   }
 };
 

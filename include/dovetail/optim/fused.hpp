@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
-#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -68,20 +67,20 @@ class FusedOptimizer : public torch::optim::Optimizer {
   /// changed: the next step looks everything up anew. State goes on with its parameter.
   void rebind() { bound_ = false; }
 
-  /// Puts `with` in the place of `held` in its group: a piece of it, or a master. Name and step count go on, and so
-  /// does state where the sizes are equal. Throws Error{user_code} if the optimizer does not hold `held`.
-  void replace(const torch::Tensor& held, const torch::Tensor& with) {
+  /// `with` has taken the place of `held` in a group: its name and step count go on, and so does state where the sizes
+  /// are equal.
+  void carry_over(const torch::Tensor& held, const Parameter& with) {
     settle();
     bound_ = false;
-    for (auto& group : param_groups_)
-      for (torch::Tensor& param : group.params())
-        if (param.is_same(held)) {
-          carry_over(held, with);
-          param = with;
-          return;
-        }
-    throw Error(ExitCode::user_code, std::string(name()) + " cannot replace a tensor of shape " +
-                                         detail::text(held.sizes()) + " that it does not hold.");
+    names_.rename(held, with);
+    if (with.tensor.is_same(held)) return;
+    if (auto record = records_.extract(held.unsafeGetTensorImpl())) {
+      record.key() = with.tensor.unsafeGetTensorImpl();
+      record.mapped().param = with.tensor;
+      record.mapped().low.reset();
+      if (with.tensor.numel() != held.numel()) record.mapped().state.clear();
+      records_.insert(std::move(record));
+    }
   }
 
   /// From now on each step of `master`, an fp32 parameter, also rounds it into `low`, of bf16 or fp16 and the same
@@ -114,6 +113,9 @@ class FusedOptimizer : public torch::optim::Optimizer {
     }
     return state;
   }
+
+  /// Throws Error{user_code} for options, of this optimizer's type, that are out of their range.
+  virtual void check_options(const torch::optim::OptimizerOptions& options) const = 0;
 
   /// "AdamW", for messages.
   [[nodiscard]] std::string_view name() const { return names_.optimizer(); }
@@ -170,17 +172,6 @@ class FusedOptimizer : public torch::optim::Optimizer {
     return 0;
   }
 
-  void carry_over(const torch::Tensor& from, const torch::Tensor& to) {
-    names_.rename(from, to);
-    if (auto record = records_.extract(from.unsafeGetTensorImpl())) {
-      record.key() = to.unsafeGetTensorImpl();
-      record.mapped().param = to;
-      record.mapped().low.reset();
-      if (to.numel() != from.numel()) record.mapped().state.clear();
-      records_.insert(std::move(record));
-    }
-  }
-
   void settle() {
     for (auto& bucket : buckets_) bucket.settle();
   }
@@ -206,7 +197,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // refusal leaves state as it was.
   void bind() {
     torch::NoGradGuard no_grad;
-    for (std::size_t g = 0; g < param_groups_.size(); ++g) check_group(g);
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) names_.check_group(param_groups_[g], g, *defaults_);
     settle();
     buckets_.clear();
     idle_.clear();
@@ -215,21 +206,6 @@ class FusedOptimizer : public torch::optim::Optimizer {
     for (std::size_t g = 0; g < param_groups_.size(); ++g) bind_group(g, before);
     held_ = count_held();
     bound_ = true;
-  }
-
-  void check_group(std::size_t g) const {
-    const torch::optim::OptimizerOptions& options = param_groups_[g].options();
-    const torch::optim::OptimizerOptions& own = *defaults_;
-    if (typeid(options) != typeid(own))
-      throw Error(ExitCode::user_code, std::string(name()) + ": group " + std::to_string(g) +
-                                           " has the options of another optimizer; leave them out or use this one's.");
-    const auto& params = param_groups_[g].params();
-    for (std::size_t i = 0; i < params.size(); ++i) {
-      if (params[i].numel() == 0) continue;
-      names_.check(params[i], g, i);
-      const torch::Tensor& grad = detail::gradient_of(params[i].unsafeGetTensorImpl());
-      if (grad.defined()) names_.check_gradient(params[i], g, i, grad);
-    }
   }
 
   void bind_group(std::size_t g, Records& before) {

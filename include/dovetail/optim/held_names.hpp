@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/optim/optimizer.h>
+
 #include <dovetail/launch/error.hpp>
 #include <dovetail/optim/fused_bucket.hpp>
 #include <dovetail/optim/parameters.hpp>
@@ -8,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 
@@ -38,11 +41,10 @@ class HeldNames {
     if (!parameter.tensor.is_leaf()) refuse("is the result of an operation; only leaves can be optimized.");
   }
 
-  void rename(const torch::Tensor& from, const torch::Tensor& to) {
-    auto node = names_.extract(from.unsafeGetTensorImpl());
-    if (!node) return;
-    node.key() = to.unsafeGetTensorImpl();
-    names_.insert(std::move(node));
+  /// The name of `with` goes with its tensor from now on, that of `held` is forgotten.
+  void rename(const torch::Tensor& held, const Parameter& with) {
+    names_.erase(held.unsafeGetTensorImpl());
+    names_[with.tensor.unsafeGetTensorImpl()] = with.name;
   }
 
   [[nodiscard]] std::string of(const torch::Tensor& param) const {
@@ -50,6 +52,23 @@ class HeldNames {
     return found == names_.end() ? std::string() : found->second;
   }
 
+  /// Throws if the kernels cannot step the group, which is number `g`, with the gradients that there are.
+  void check_group(const torch::optim::OptimizerParamGroup& group, std::size_t g,
+                   const torch::optim::OptimizerOptions& own) const {
+    const torch::optim::OptimizerOptions& options = group.options();
+    if (typeid(options) != typeid(own))
+      throw Error(ExitCode::user_code, optimizer_ + ": group " + std::to_string(g) +
+                                           " has the options of another optimizer; leave them out or use this one's.");
+    for (std::size_t i = 0; i < group.params().size(); ++i) {
+      const torch::Tensor& param = group.params()[i];
+      if (param.numel() == 0) continue;
+      check(param, g, i);
+      const torch::Tensor& grad = gradient_of(param.unsafeGetTensorImpl());
+      if (grad.defined()) check_gradient(param, g, i, grad);
+    }
+  }
+
+ private:
   /// Throws if the kernels cannot step the tensor, which is this entry of this group.
   void check(const torch::Tensor& param, std::size_t group, std::size_t entry) const {
     const auto refuse = [&](const std::string& why) { this->refuse(param, group, entry, why); };
@@ -70,7 +89,6 @@ class HeldNames {
       refuse("it is on " + param.device().str() + " and its gradient on " + grad.device().str() + ".");
   }
 
- private:
   static std::string dtype(const torch::Tensor& tensor) { return c10::toString(tensor.scalar_type()); }
 
   void refuse(const torch::Tensor& param, std::size_t group, std::size_t entry, const std::string& why) const {

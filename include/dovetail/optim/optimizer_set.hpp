@@ -1,88 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <c10/util/Type.h>
-
-#include <dovetail/core/traits.hpp>
-#include <dovetail/optim/fused.hpp>
 #include <dovetail/optim/held_names.hpp>
 #include <dovetail/optim/libtorch_traits.hpp>
+#include <dovetail/optim/optimizer_entry.hpp>
 #include <dovetail/optim/optimizer_types.hpp>
 #include <dovetail/optim/parameters.hpp>
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace dovetail {
-
-/// One optimizer of a run: ours or LibTorch's, with its traits and its schedule.
-class OptimizerEntry {
- public:
-  using Binder = std::function<std::unique_ptr<BoundSchedule>(torch::optim::Optimizer&)>;
-
-  OptimizerEntry(std::shared_ptr<torch::optim::Optimizer> optimizer, OptimizerTraits traits, Binder binder)
-      : optimizer_(std::move(optimizer)),
-        fused_(dynamic_cast<FusedOptimizer*>(optimizer_.get())),
-        traits_(traits),
-        binder_(std::move(binder)) {}
-
-  [[nodiscard]] torch::optim::Optimizer& base() const { return *optimizer_; }
-  /// The same object, if it is one of ours; else null.
-  [[nodiscard]] FusedOptimizer* fused() const { return fused_; }
-  [[nodiscard]] const OptimizerTraits& traits() const { return traits_; }
-  /// Null before bind_schedule, and without a schedule.
-  [[nodiscard]] BoundSchedule* schedule() const { return schedule_.get(); }
-  /// The optimizer's type, for messages: "dovetail::AdamW".
-  [[nodiscard]] std::string type() const {
-    const torch::optim::Optimizer& optimizer = *optimizer_;
-    return c10::demangle(typeid(optimizer).name());
-  }
-
-  /// Steps with gradients divided by `divisor`: in the kernel for ours, by a pass before for others.
-  void step(double divisor) {
-    ++taken_;
-    if (fused_) return fused_->step(divisor);
-    if (divisor != 1) divide_gradients(divisor);
-    optimizer_->step();
-  }
-
-  /// Lets the optimizer evaluate the loss as often as it likes.
-  void step_with(const torch::optim::Optimizer::LossClosure& closure) {
-    ++taken_;
-    optimizer_->step(closure);
-  }
-
-  /// Tells the schedule, if a step was taken since the last call.
-  void advance_schedule() {
-    if (schedule_ && taken_ != told_) schedule_->steps_taken(taken_);
-    told_ = taken_;
-  }
-
-  /// Puts the schedule to work, with the learning rates that the groups have now.
-  void bind_schedule() {
-    if (binder_) schedule_ = binder_(*optimizer_);
-  }
-
- private:
-  void divide_gradients(double divisor) {
-    torch::NoGradGuard no_grad;
-    for (auto& group : optimizer_->param_groups())
-      for (torch::Tensor& param : group.params())
-        if (param.grad().defined()) param.mutable_grad().div_(divisor);
-  }
-
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
-  FusedOptimizer* fused_;
-  OptimizerTraits traits_;
-  Binder binder_;
-  std::unique_ptr<BoundSchedule> schedule_;
-  int64_t taken_ = 0, told_ = 0;  // steps, and how many of them the schedule knows
-};
 
 /// All optimizers of a run, in the order in which configure_optimizers gave them.
 class OptimizerSet {
@@ -101,10 +32,9 @@ class OptimizerSet {
   OptimizerEntry& operator[](std::size_t k) { return entries_[k]; }
   const OptimizerEntry& operator[](std::size_t k) const { return entries_[k]; }
 
-  /// Groups or the layout of tensors changed: ours look everything up anew.
+  /// Groups or the layout of tensors changed: everything is looked up anew.
   void rebind() {
-    for (OptimizerEntry& entry : entries_)
-      if (entry.fused()) entry.fused()->rebind();
+    for (OptimizerEntry& entry : entries_) entry.rebind();
   }
 
   void bind_schedules() {
@@ -163,7 +93,8 @@ class OptimizerSet {
         if (found == known.end())
           refuse("holds a tensor that may not be optimized here: " + named(k, param) + "shape " +
                  detail::text(param.sizes()) + ", " + place(g, i) +
-                 ". Make it in configure_optimizers, from the Parameters given there and nothing else.");
+                 ". Make it in configure_optimizers, from the Parameters given there, or add a group from "
+                 "run.parameters(), and use nothing else.");
         const auto [other, first] = owner.emplace(param.unsafeGetTensorImpl(), k);
         if (!first && other->second != k)
           refuse("holds '" + found->second->name + "', which optimizer " + std::to_string(other->second) +
@@ -187,8 +118,7 @@ class OptimizerSet {
 
   template <std::derived_from<torch::optim::Optimizer> Optimizer>
   void add(Optimizer optimizer, OptimizerEntry::Binder binder) {
-    entries_.emplace_back(std::make_shared<Optimizer>(std::move(optimizer)), optimizer_traits<Optimizer>,
-                          std::move(binder));
+    add(std::make_shared<Optimizer>(std::move(optimizer)), std::move(binder));
   }
 
   template <class Optimizer>
@@ -200,7 +130,8 @@ class OptimizerSet {
   void add(std::shared_ptr<Optimizer> optimizer, OptimizerEntry::Binder binder) {
     if (!optimizer)
       throw Error(ExitCode::user_code, "configure_optimizers returned a null pointer; return an optimizer.");
-    entries_.emplace_back(std::move(optimizer), optimizer_traits<Optimizer>, std::move(binder));
+    double* const grad_scale = grad_scale_of(*optimizer);
+    entries_.emplace_back(std::move(optimizer), optimizer_traits<Optimizer>, std::move(binder), grad_scale);
   }
 
   template <class Optimizer, class Schedule>

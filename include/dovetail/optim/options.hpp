@@ -44,11 +44,14 @@ struct HeldGroup {
   std::unique_ptr<torch::optim::OptimizerOptions> options;
 };
 
-template <class Options>
-std::vector<HeldGroup> held(std::vector<ParameterGroup<Options>> groups) {
+/// @param check  throws for options that are out of their range
+template <class Options, class Check>
+std::vector<HeldGroup> held(std::vector<ParameterGroup<Options>> groups, Check&& check) {
   std::vector<HeldGroup> held;
-  for (auto& group : groups)
+  for (auto& group : groups) {
+    check(group.options);
     held.push_back({std::move(group.parameters), std::make_unique<HeldOptions<Options>>(group.options)});
+  }
   return held;
 }
 

@@ -66,6 +66,7 @@ class BoundSchedule {
   virtual void steps_taken(int64_t) {}   ///< after each taken step: how many were taken in all
   virtual void epochs_ended(int64_t) {}  ///< after each epoch: how many in all
   virtual void observe(double) {}        ///< after each validation: the monitored metric
+  virtual void groups_added() {}         ///< the optimizer got new groups
   /// The metric that `observe` wants; empty if none.
   [[nodiscard]] virtual std::string monitor() const { return {}; }
 };
@@ -83,12 +84,21 @@ class BaseRates {
   void scale(double factor) {
     if (!std::isfinite(factor))
       throw Error(ExitCode::user_code, "a schedule's factor is " + std::to_string(factor) + ": it must be finite.");
+    factor_ = factor;
     for (std::size_t g = 0; g < rates_.size(); ++g) optimizer_->param_groups()[g].options().set_lr(rates_[g] * factor);
+  }
+
+  /// Groups that were added begin with the learning rate of their options, times the factor of now.
+  void take_in_groups() {
+    for (std::size_t g = rates_.size(); g < optimizer_->param_groups().size(); ++g)
+      rates_.push_back(std::as_const(*optimizer_).param_groups()[g].options().get_lr());
+    scale(factor_);
   }
 
  private:
   torch::optim::Optimizer* optimizer_;
   std::vector<double> rates_;
+  double factor_ = 1;
 };
 
 template <FactorSchedule Schedule>
@@ -104,6 +114,7 @@ class BoundFactor final : public BoundSchedule {
   void epochs_ended(int64_t epochs) override {
     if (interval_ == Interval::epoch) rates_.scale(schedule_.factor(epochs));
   }
+  void groups_added() override { rates_.take_in_groups(); }
 
  private:
   BaseRates rates_;
@@ -116,6 +127,7 @@ class BoundPlateau final : public BoundSchedule {
   BoundPlateau(torch::optim::Optimizer& optimizer, const Plateau& rule)
       : rates_(optimizer), state_(rule), monitor_(rule.monitor) {}
   void observe(double metric) override { rates_.scale(state_.observe(metric)); }
+  void groups_added() override { rates_.take_in_groups(); }
   [[nodiscard]] std::string monitor() const override { return monitor_; }
 
  private:

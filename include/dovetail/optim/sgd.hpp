@@ -27,8 +27,10 @@ class SGD final : public FusedOptimizer {
   using Options = SGDOptions;
   explicit SGD(const Parameters& parameters, Options options = {}) : SGD({{parameters, options}}) {}
   explicit SGD(std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer("SGD", detail::held(checked(std::move(groups))),
+      : FusedOptimizer("SGD", detail::held(std::move(groups), check),
                        std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+
+  void check_options(const torch::optim::OptimizerOptions& options) const override { check(value(options)); }
 
  protected:
   void update(const torch::optim::OptimizerOptions& options, detail::Bucket& bucket, double divisor) const override {
@@ -66,17 +68,13 @@ class SGD final : public FusedOptimizer {
     return static_cast<const detail::HeldOptions<Options>&>(options).value;
   }
 
-  static std::vector<ParameterGroup<Options>> checked(std::vector<ParameterGroup<Options>> groups) {
-    for (const auto& [parameters, with] : groups) {
-      detail::require_option(with.lr >= 0, "SGD", "lr must not be negative", with.lr);
-      detail::require_option(with.momentum >= 0, "SGD", "momentum must not be negative", with.momentum);
-      detail::require_option(with.weight_decay >= 0, "SGD", "weight_decay must not be negative", with.weight_decay);
-      detail::require_option(!with.nesterov || with.momentum > 0, "SGD", "nesterov needs momentum above 0",
-                             with.momentum);
-      detail::require_option(!with.nesterov || with.dampening == 0, "SGD", "nesterov needs dampening 0",
-                             with.dampening);
-    }
-    return groups;
+  static void check(const Options& with) {
+    detail::require_option(with.lr >= 0, "SGD", "lr must not be negative", with.lr);
+    detail::require_option(with.momentum >= 0, "SGD", "momentum must not be negative", with.momentum);
+    detail::require_option(with.weight_decay >= 0, "SGD", "weight_decay must not be negative", with.weight_decay);
+    detail::require_option(!with.nesterov || with.momentum > 0, "SGD", "nesterov needs momentum above 0",
+                           with.momentum);
+    detail::require_option(!with.nesterov || with.dampening == 0, "SGD", "nesterov needs dampening 0", with.dampening);
   }
 };
 

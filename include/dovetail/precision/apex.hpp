@@ -51,7 +51,7 @@ struct Apex final : PrecisionBase {
                                           .storage = casts_model ? Format::fp16 : Format::fp32,
                                           .keeps_masters = std::is_same_v<L, O2>};
 
-  using Options = std::conditional_t<scales_loss, ScalerOptions, NoOptions>;
+  using Options = std::conditional_t<scales_loss, ApexOptions, NoOptions>;
   Options options{};
 
   Apex() = default;

@@ -30,6 +30,7 @@ class LostUpdates {
     const Slot* worst_slot = nullptr;
     for (std::size_t i = 0; i < before_.size(); ++i) {
       const Slot& slot = run.gradients.slots[i];
+      if (slot.optimizer < 0) continue;
       const Share share = lost(before_[i], slot.held, slot.held.grad());
       all.lost += share.lost;
       all.updated += share.updated;

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/optim/adjacent.hpp>
-#include <dovetail/optim/exchange.hpp>
-#include <dovetail/run/context.hpp>
+#include <dovetail/run/bind.hpp>
 
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace dovetail {
@@ -15,57 +11,29 @@ namespace dovetail {
 /// our optimizers in the pass that steps them, after LibTorch's by a pass of its own.
 ///
 /// They start from the weights as they were before the cast, so nothing is lost that the model once had. (Apex clones
-/// them after the cast, which its own source regrets.) Under a sharding strategy each rank has masters of its pieces
-/// only.
+/// them after the cast, which its own source regrets; so does apex_literal.) Under a sharding strategy each rank has
+/// masters of its pieces only.
 class Masters {
  public:
-  /// Before the model is cast: remembers the weights.
+  /// Before the model is cast: remembers the weights that masters start from.
   void remember(RunContext& run) {
     originals_.clear();
     for (const Slot& slot : run.gradients.slots) originals_.push_back(slot.model.detach().clone());
   }
 
-  /// Once optimizers exist and hold what is theirs: puts masters in the place of the low-format tensors.
+  /// Once optimizers exist and hold what is theirs: puts masters in the place of the low-format tensors. What no
+  /// optimizer holds has a master too, for a group that is added later.
   void wrap(RunContext& run) {
     torch::NoGradGuard no_grad;
-    std::unordered_map<c10::TensorImpl*, torch::Tensor> masters;
     for (std::size_t i = 0; i < run.gradients.slots.size(); ++i) {
       Slot& slot = run.gradients.slots[i];
       if (slot.held.scalar_type() == torch::kFloat32 || slot.held.scalar_type() == torch::kFloat64) continue;
       slot.stepped = piece_of(originals_[i], slot)
                          .to(slot.held.device(), torch::kFloat32, false, /*copy=*/true)
                          .requires_grad_(true);
-      masters.emplace(slot.held.unsafeGetTensorImpl(), slot.stepped);
     }
     originals_.clear();
-    unpublished_.clear();
-    published_.clear();
-    for (std::size_t k = 0; k < run.optimizers.size(); ++k)
-      for (auto& group : run.optimizers[k].base().param_groups())
-        for (torch::Tensor& tensor : group.params())
-          if (const auto found = masters.find(tensor.unsafeGetTensorImpl()); found != masters.end()) {
-            const torch::Tensor held = tensor, master = found->second;
-            exchange(run.optimizers[k].base(), tensor, master);
-            if (FusedOptimizer* ours = run.optimizers[k].fused())
-              ours->publish_into(master, held);
-            else if (held.numel() > 0)
-              unpublished_.emplace_back(master, held);
-          }
-  }
-
-  /// After a taken step: rounds the masters of optimizers that do not do it themselves into what the model, or the
-  /// strategy's piece of it, holds.
-  void publish() {
-    torch::NoGradGuard no_grad;
-    if (published_.empty() && !unpublished_.empty()) {
-      std::vector<torch::Tensor> from, to;
-      for (const auto& [master, held] : unpublished_) {
-        from.push_back(master.detach());
-        to.push_back(held.detach());
-      }
-      published_ = merge_adjacent(from, to);
-    }
-    for (const auto& run_of_masters : published_) run_of_masters.grad.copy_(run_of_masters.param);
+    hand_over(run);
   }
 
  private:
@@ -76,8 +44,6 @@ class Masters {
   }
 
   std::vector<torch::Tensor> originals_;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> unpublished_;  // masters that LibTorch's optimizers step
-  std::vector<Run> published_;  // param: those masters, grad: what they are rounded into
 };
 
 }  // namespace dovetail

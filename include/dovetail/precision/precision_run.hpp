@@ -21,6 +21,8 @@ struct PrecisionParts {
   bool casts_model = false;        ///< weights and inputs are cast to the storage format
   bool spares_batch_norm = false;  ///< batch norms keep fp32 when the model is cast
   std::optional<ScalerOptions> scaler{};
+  bool scaler_per_loss = false;  ///< each loss of a Task has one of its own
+  bool apex_literal = false;     ///< ApexOptions::apex_literal
 };
 
 /// The work of every built-in precision in one run.
@@ -29,7 +31,10 @@ class PrecisionRun : public PrecisionBase {
   explicit PrecisionRun(PrecisionParts parts) : parts_(parts) {}
 
   void environment(PrecisionContext& run) {
-    if (parts_.scaler) run.scaler.emplace(*parts_.scaler);
+    if (parts_.scaler)
+      run.scaler.emplace(*parts_.scaler, parts_.apex_literal ? apex_largest_scale : GradScaler::largest_scale);
+    if (parts_.scaler_per_loss) run.further_scalers.assign(std::size_t(run.losses - 1), *run.scaler);
+    run.scale_per_backward = parts_.apex_literal;
     if (parts_.casts_model) run.input_dtype = dtype_of(run.precision.storage);
     if (parts_.autocasts) autocast_dtype_ = dtype_of(run.precision.compute);
     device_ = run.device.type();
@@ -37,8 +42,9 @@ class PrecisionRun : public PrecisionBase {
 
   void convert_model(PrecisionContext& run) {
     if (!parts_.casts_model) return;
-    if (run.precision.keeps_masters) masters_.remember(run);
+    if (run.precision.keeps_masters && !parts_.apex_literal) masters_.remember(run);
     dovetail::convert_model(*run.module, dtype_of(run.precision.storage), parts_.spares_batch_norm);
+    if (run.precision.keeps_masters && parts_.apex_literal) masters_.remember(run);
   }
 
   void wrap_optimizers(PrecisionContext& run) {
@@ -53,10 +59,11 @@ class PrecisionRun : public PrecisionBase {
 
   void after_step(PrecisionContext& run) {
     if (stores_low(run)) lost_updates_.after_step(run);
-    if (run.precision.keeps_masters) masters_.publish();
   }
 
  private:
+  static constexpr double apex_largest_scale = 0x1p24;
+
   /// Are low-format weights stepped as they are?
   bool stores_low(const PrecisionContext& run) const {
     return parts_.casts_model && !run.precision.keeps_masters && run.precision.storage < Format::fp32;
@@ -95,7 +102,11 @@ struct PrecisionRunOf : PrecisionRun {
     PrecisionParts parts{.autocasts = std::is_same_v<Level, O1>,
                          .casts_model = Apex<Level>::casts_model,
                          .spares_batch_norm = std::is_same_v<Level, O2>};
-    if constexpr (Apex<Level>::scales_loss) parts.scaler = policy.options;
+    if constexpr (Apex<Level>::scales_loss) {
+      parts.scaler = policy.options.scaler();
+      parts.scaler_per_loss = true;
+      parts.apex_literal = policy.options.apex_literal;
+    }
     return parts;
   }
 };

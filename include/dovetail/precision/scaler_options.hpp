@@ -20,6 +20,23 @@ struct ScalerOptions {
   }
 };
 
+/// Options of `Apex<O1>` and `Apex<O2>`: those of their scalers, one for each loss that training_step returns.
+struct ApexOptions {
+  double init = 65536.0;
+  double growth = 2.0;
+  double backoff = 0.5;
+  int interval = 2000;
+
+  /// Does what Apex did, where Dovetail does better by default: the scale moves after every backward pass, so that with
+  /// accumulation the interval counts micro-batches and the scale may change within a window, and it ends at 2^24; and
+  /// masters are cloned after the cast, so that they begin with the weights as fp16 has rounded them. With several
+  /// ranks it costs one small collective for each micro-batch but the last of a window. (Apex had no smallest scale;
+  /// there is one here in either mode.)
+  bool apex_literal = false;
+
+  constexpr ScalerOptions scaler() const { return {init, growth, backoff, interval}; }
+};
+
 /// The options of a precision that has none, where a sibling has some.
 struct NoOptions {};
 

@@ -65,6 +65,25 @@ inline void find_optimizers(RunContext& run) {
   }
 }
 
+/// Lets optimizers step what is stepped in the place of what they were given: masters for weights of a low format, this
+/// rank's pieces for whole parameters.
+inline void hand_over(RunContext& run) {
+  Exchanges exchanges;
+  std::vector<int> before;
+  for (const Slot& slot : run.gradients.slots) {
+    before.push_back(slot.optimizer);
+    for (const torch::Tensor& given : {slot.model, slot.held})
+      exchanges.insert_or_assign(given.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.stepped});
+  }
+  for (OptimizerEntry& optimizer : run.optimizers) optimizer.exchange(exchanges);
+  find_optimizers(run);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Slot& slot = run.gradients.slots[i];
+    if (slot.optimizer != before[i] && slot.optimizer >= 0 && !slot.stepped.is_same(slot.held))
+      run.optimizers[std::size_t(slot.optimizer)].publish_into(slot.stepped, slot.held);
+  }
+}
+
 /// The end of set-up: connects what is accumulated with what is stepped. Nothing moves in memory after this.
 inline void bind_gradients(RunContext& run) {
   find_optimizers(run);

@@ -14,6 +14,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace dovetail {
 
@@ -67,15 +68,19 @@ class RunContext {
   MainGradients gradients;  ///< with one slot for each trainable parameter
   Parameters held;          ///< what configure_optimizers was given
   OptimizerSet optimizers;
-  std::optional<GradScaler> scaler;
+  std::optional<GradScaler> scaler;              ///< of the loss; of the first one, where each has its own
+  std::vector<GradScaler> further_scalers;       ///< of a Task's further losses, where the Precision has one for each
+  int losses = 1;                                ///< how many training_step returns
+  bool scale_per_backward = false;               ///< scales move after every backward pass, not once per step (Apex)
   std::optional<torch::ScalarType> input_dtype;  ///< floating inputs are cast to it before the forward
 
   // How far it is.
   int64_t epoch = 0;
   int64_t steps_taken = 0;      ///< optimizer steps; schedules and max_steps count these
   int64_t steps_attempted = 0;  ///< with the skipped ones
-  int64_t micro_batch = 0;      ///< within the accumulation window
-  int64_t window = 1;           ///< micro-batches of this window; the last one of an epoch may be shorter
+  int64_t micro_batch = 0;      ///< within the accumulation window; during a backward pass, its number in the window
+  int64_t window = 1;           ///< micro-batches of this window, backward passes if each loss has its own; the last
+                                ///< one of an epoch may be shorter
 };
 
 }  // namespace dovetail

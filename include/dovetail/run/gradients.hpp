@@ -56,14 +56,18 @@ class MainGradients {
     return total;
   }
 
-  /// Applies `visit` to every flat tensor of gradients that is to be stepped with, each element once.
+  /// Applies `visit` to every flat tensor of gradients that `optimizer` steps with, each element once.
+  template <class Visit>
+  void for_each_flat(std::size_t optimizer, Visit&& visit) {
+    for (torch::Tensor& flat : flats_[optimizer]) visit(flat);
+    for (std::size_t i : autograd_owned_[optimizer])
+      if (torch::Tensor& gradient = slots[i].held.mutable_grad(); gradient.defined()) visit(gradient);
+  }
+
+  /// The same for all optimizers.
   template <class Visit>
   void for_each_flat(Visit&& visit) {
-    for (std::size_t k = 0; k < flats_.size(); ++k) {
-      for (torch::Tensor& flat : flats_[k]) visit(flat);
-      for (std::size_t i : autograd_owned_[k])
-        if (torch::Tensor& gradient = slots[i].held.mutable_grad(); gradient.defined()) visit(gradient);
-    }
+    for (std::size_t k = 0; k < flats_.size(); ++k) for_each_flat(k, visit);
   }
 
   /// Must gradients be cast to a lower format before the optimizer may read them?

@@ -86,7 +86,6 @@ class BucketReducer {
   ~BucketReducer() { reducer_->remove_autograd_hooks(); }
 
   void before_forward(RunContext& run) {
-    for (Seen& one : *seen_) one.told = false;
     frozen_.clear();
     if (!run.at_boundary() || !torch::GradMode::is_enabled()) return;  // accumulate without reducing
     for (std::size_t i = 0; i < seen_->size(); ++i)
@@ -100,6 +99,9 @@ class BucketReducer {
   /// In a window of one micro-batch autograd keeps what it makes, and the Reducer copies it into the bucket, divided:
   /// one pass over memory, where zeroing, adding and dividing in place are three.
   void before_backward(RunContext& run) {
+    for (Seen& one : *seen_) one.told = false;
+    for (char& state : *arrived_)
+      if (state == this_micro_batch) state = earlier_micro_batch;
     if (run.micro_batch == 0) {
       if (run.window == 1) {
         for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();

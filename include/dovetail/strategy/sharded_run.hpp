@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/optim/exchange.hpp>
 #include <dovetail/shard/gradient_bucket.hpp>
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace dovetail {
 
@@ -34,16 +32,11 @@ class ShardedRun : public StrategyBase {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
+    Exchanges pieces;
     for (const ShardedBucket& bucket :
          plan_sharded(run.gradients.slots, cut, bucket_mb_, reduce_format_, run.world_size()))
-      add_bucket(run, bucket, cut);
-
-    for (std::size_t k = 0; k < run.optimizers.size(); ++k)
-      for (auto& group : run.optimizers[k].base().param_groups())
-        for (torch::Tensor& tensor : group.params())
-          if (const auto found = pieces_.find(tensor.unsafeGetTensorImpl()); found != pieces_.end())
-            exchange(run.optimizers[k].base(), tensor, found->second);
-    pieces_.clear();
+      add_bucket(run, bucket, cut, pieces);
+    for (OptimizerEntry& optimizer : run.optimizers) optimizer.exchange(pieces);
     run.gradients.ranks_per_copy = run.world_size();
   }
 
@@ -117,7 +110,7 @@ class ShardedRun : public StrategyBase {
     for (Bucket& bucket : buckets_) bucket.gradients.finish_reduce();
   }
 
-  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut) {
+  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut, Exchanges& pieces) {
     const auto& [slots, reduced, layout] = plan;
     std::vector<torch::Tensor> models;
     for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
@@ -135,7 +128,7 @@ class ShardedRun : public StrategyBase {
       Slot& slot = run.gradients.slots[slots[i]];
       const torch::Tensor whole_held = slot.held;
       hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
-      pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
+      pieces.emplace(whole_held.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.held});
     }
     StorageGate gate(gradient, "a gradient was read after it was sent to its owner.", memory_);
     GradientWire wire(gradient, run.world_size() > 1 ? reduced : gradient.scalar_type(), memory_);
@@ -165,7 +158,6 @@ class ShardedRun : public StrategyBase {
   std::optional<Format> reduce_format_;
   std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
   std::vector<Bucket> buckets_;
-  std::unordered_map<c10::TensorImpl*, torch::Tensor> pieces_;
   GradientHooks hooks_;
 
   Communicator comm_;
