@@ -100,8 +100,6 @@ class BucketReducer {
   /// one pass over memory, where zeroing, adding and dividing in place are three.
   void before_backward(RunContext& run) {
     for (Seen& one : *seen_) one.told = false;
-    for (char& state : *arrived_)
-      if (state == this_micro_batch) state = earlier_micro_batch;
     if (run.micro_batch == 0) {
       if (run.window == 1) {
         for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();
