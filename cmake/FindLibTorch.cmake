@@ -92,10 +92,11 @@ if(_libtorch_found AND "cuda" IN_LIST LibTorch_FIND_COMPONENTS)
     endif()
   endforeach()
   list(REMOVE_DUPLICATES _libtorch_cuda_includes)
-  # A wheel's libraries have no name without a version.
-  find_library(LibTorch_CUDART NAMES cudart libcudart.so.13 libcudart.so.12
+  # A wheel's libraries have no name without a version; those of the wheels go before a toolkit's.
+  find_library(LibTorch_CUDART NAMES libcudart.so.13 libcudart.so.12 cudart NAMES_PER_DIR
     HINTS ${_libtorch_libraries} ${_libtorch_toolkit} PATH_SUFFIXES lib64 lib)
-  find_library(LibTorch_NCCL NAMES nccl libnccl.so.2 HINTS ${_libtorch_libraries} ${_libtorch_toolkit} PATH_SUFFIXES lib64 lib)
+  find_library(LibTorch_NCCL NAMES libnccl.so.2 nccl NAMES_PER_DIR
+    HINTS ${_libtorch_libraries} ${_libtorch_toolkit} PATH_SUFFIXES lib64 lib)
   mark_as_advanced(LibTorch_CUDART LibTorch_NCCL)
   foreach(_library IN ITEMS LibTorch_CUDART LibTorch_NCCL)
     if(NOT ${_library})

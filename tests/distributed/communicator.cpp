@@ -383,7 +383,7 @@ void check_rendezvous(support::Checks& check) {
 /// Gloo finds out in a thread of its own; asked to, c10d compares every collective before it starts.
 void check_disagreement(support::Checks& check) {
   check.ended(support::run_self({"--ranks", "2", "disagree"}, {}, 60), 3, "tensors of different sizes",
-              {"a collective failed: ranks called different collectives", "TORCH_DISTRIBUTED_DEBUG=DETAIL"});
+              {"a collective failed because ranks called different collectives", "TORCH_DISTRIBUTED_DEBUG=DETAIL"});
   check.ended(support::run_self({"--ranks", "2", "disagree"}, {"TORCH_DISTRIBUTED_DEBUG=DETAIL"}, 60), 3,
               "the same, compared before", {"all_gather on rank ", "Detected mismatch between collectives"});
   check.ended(support::run_self({"--ranks", "2", "work"}, {"TORCH_DISTRIBUTED_DEBUG=DETAIL"}, 110), 0,

@@ -33,7 +33,7 @@ namespace dovetail::detail {
                                " (" + reason + ")");
     case ExitCode::peer_lost:
     case ExitCode::ranks_disagree:
-      throw Error(failure, where + " failed: " + advice + " (" + reason + ")");
+      throw Error(failure, where + " failed because " + advice + " (" + reason + ")");
     default:
       throw Error(ExitCode::user_code, where + " failed: " + reason);
   }

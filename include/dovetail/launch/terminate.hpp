@@ -97,7 +97,7 @@ inline void write_error_file(const std::string& path, std::string_view message) 
     const std::string_view text = without_stack(error.what());
     const ExitCode failure = is_from_transport(text) ? transport_failure(text) : ExitCode::user_code;
     if (failure == ExitCode::user_code) fail(text, user_code);
-    std::string line = "a collective failed: ";
+    std::string line = "a collective failed because ";
     (((line += transport_advice(failure)) += " (") += text.substr(0, text.find('\n'))) += ")";
     fail(line, static_cast<int>(failure));
   } catch (...) {

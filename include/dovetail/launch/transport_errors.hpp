@@ -30,12 +30,12 @@ namespace dovetail::detail {
   return ExitCode::user_code;
 }
 
-/// What to do about it.
+/// Why, and what to do about it.
 [[nodiscard]] constexpr std::string_view transport_advice(ExitCode failure) {
   switch (failure) {
     case ExitCode::collective_timeout:
-      return "one of the other ranks hangs, is much slower, or went another way through the program. Look at what each "
-             "rank did last; raise the time-out if the wait is expected.";
+      return "a rank hangs, is much slower, or went another way through the program. Look at what each rank did last; "
+             "raise the time-out if the wait is expected.";
     case ExitCode::peer_lost:
       return "another rank is gone. Look at the message of the rank that ended first.";
     case ExitCode::ranks_disagree:
