@@ -81,15 +81,6 @@ TEST_CASE("an optimizer over nothing is refused", "[loop]") {
     CHECK(error.code() == ExitCode::user_code);
     CHECK_THAT(error.what(), Contains("holds no parameters"));
   }
-  // A model that is frozen as a whole is refused before.
-  Script frozen;
-  frozen.model = [] {
-    auto net = std::make_shared<Net>();
-    for (Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
-    return net;
-  };
-  for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
-    CHECK_THAT(refused(frozen, {.pair = pair}).what(), Contains("no trainable parameter, since all its 4 are frozen"));
 }
 
 TEST_CASE("a parameter that the fused kernel would misread is refused", "[loop]") {
