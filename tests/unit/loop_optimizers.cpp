@@ -81,15 +81,6 @@ TEST_CASE("an optimizer over nothing is refused", "[loop]") {
     CHECK(error.code() == ExitCode::user_code);
     CHECK_THAT(error.what(), Contains("holds no parameters"));
   }
-  // So it is where the whole model is frozen.
-  Script frozen;
-  frozen.model = [] {
-    auto net = std::make_shared<Net>();
-    for (Tensor& parameter : net->parameters()) parameter.requires_grad_(false);
-    return net;
-  };
-  for (const Pair pair : {Pair::fp32, Pair::ddp, Pair::scaled})
-    CHECK_THAT(refused(frozen, {.pair = pair}).what(), Contains("holds no parameters"));
 }
 
 TEST_CASE("a parameter that the fused kernel would misread is refused", "[loop]") {

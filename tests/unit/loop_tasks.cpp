@@ -161,7 +161,7 @@ TEST_CASE("one rank makes an FSDP model whole when an exception ends the fit", "
   CHECK(torch::equal(cut_off, flat(*OneDevice(options).fit(whole, data).model)));
 }
 
-TEST_CASE("P36 sparse gradients train on one device as dense ones do", "[loop]") {
+TEST_CASE("P20 sparse gradients train on one device as dense ones do", "[loop]") {
   struct Lookup : torch::nn::Module {
     explicit Lookup(bool sparse)
         : table(register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 1).sparse(sparse)))) {}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -106,7 +107,7 @@ class FashionMNIST {
   [[nodiscard]] std::string path_of(const std::string& name) const {
     for (const char* ending : {".gz", ""}) {
       std::string path = folder_ + "/" + name + ending;
-      if (std::error_code ignored; std::filesystem::exists(path, ignored)) return path;
+      if (::access(path.c_str(), F_OK) == 0) return path;
     }
     throw Error(ExitCode::data, "the data file " + folder_ + "/" + name +
                                     ".gz is missing; install it with `apt-get install dataset-fashion-mnist`, or set "

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dirent.h>
 #include <sched.h>
 #include <spawn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,7 +18,7 @@
 
 namespace dovetail::detail {
 
-/// A fresh directory that only this user can enter, removed at the end.
+/// A fresh directory that only this user can enter, removed at the end with the files in it.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -32,8 +32,11 @@ class TemporaryDirectory {
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (DIR* const directory = ::opendir(path_.c_str())) {
+      while (const dirent* const entry = ::readdir(directory)) ::unlink((path_ + "/" + entry->d_name).c_str());
+      ::closedir(directory);
+    }
+    ::rmdir(path_.c_str());
   }
 
   [[nodiscard]] const std::string& path() const { return path_; }

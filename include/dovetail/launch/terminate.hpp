@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -48,10 +47,12 @@ inline void write_error_file(const std::string& path, std::string_view message) 
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const std::string beside = path + "." + std::to_string(::getpid());
-  std::ofstream file(beside);
-  file << "{\"message\": " << json_string(message) << ", \"timestamp\": " << seconds << "}\n";
-  file.close();
-  if (file) std::rename(beside.c_str(), path.c_str());
+  const std::string text =
+      "{\"message\": " + json_string(message) + ", \"timestamp\": " + std::to_string(seconds) + "}\n";
+  std::FILE* const file = std::fopen(beside.c_str(), "w");
+  if (file == nullptr) return;
+  const bool written = std::fputs(text.c_str(), file) >= 0;
+  if (std::fclose(file) == 0 && written) std::rename(beside.c_str(), path.c_str());
 }
 
 /// Prints `dovetail: message`, with the rank when there are several, tells torchrun, and ends the process at once: no
