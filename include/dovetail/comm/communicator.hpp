@@ -112,6 +112,7 @@ class Communicator {
   [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
 
  private:
+  friend void gather_into(Communicator&, const torch::Tensor&, const torch::Tensor&, int);
   [[nodiscard]] c10d::Backend& backend() const { return *state_->group.backend; }
 
   void count(Collective collective, const torch::Tensor& whole) {

@@ -58,6 +58,7 @@ class FlatSegment {
     gradient_.close();
   }
 
+  const std::vector<torch::Tensor>& tensors() const { return tensors_; }  ///< the module's
   const FlatLayout& layout() const { return layout_; }
   const torch::Tensor& shard() const { return shard_; }
   const torch::Tensor& main() const { return main_; }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,22 @@ class ShardedUnits {
   const std::vector<FlatUnit>& units() const { return memory_.units(); }
   const FlatUnit& root() const { return memory_.root(); }
 
+  bool is_at_rest() const { return phase_ != Phase::forward && phase_ != Phase::backward && !forward_.is_running(); }
+
+  /// Before somebody else makes parameters whole: nothing is gathered any more, no reduction is under way.
+  UnitsInMemory& rest() {
+    finish_reductions();
+    memory_.drop_within_window(/*frees_parameters=*/true);
+    memory_.release_root();
+    return memory_;
+  }
+  /// Somebody else has the unit (-1: the root) whole, so that it needs no gathering.
+  void set_whole(int unit, bool whole) { whole ? void(whole_.insert(unit)) : void(whole_.erase(unit)); }
+
   /// Each forward begins here. What an earlier one left behind, also by an exception, is dropped.
   /// @param goes_on  with a window whose gradients are reduced at its end
   void begin_forward(bool evaluates, bool goes_on = false) {
+    refuse_whole("a forward begins");
     if (phase_ == Phase::forward && evaluates_ && !thrown_) finish_forward();
     finish_reductions();
     drop(goes_on);
@@ -100,6 +114,7 @@ class ShardedUnits {
 
   /// Gives the model its whole parameters back and takes no part in it any more.
   void restore() {
+    refuse_whole("the fit ends");
     if (phase_ == Phase::forward && evaluates_ && !thrown_) finish_forward();
     invalidate();
     memory_.restore();
@@ -112,8 +127,8 @@ class ShardedUnits {
     std::size_t visit = 0;
     if (phase_ == Phase::forward)
       visit = forward_.reach(memory_, unit);
-    else if (phase_ != Phase::over)  // a forward that the loop does not know of, on all ranks alike
-      memory_.gather(unit);
+    else if (phase_ != Phase::over && !whole_.contains(unit))
+      memory_.gather(unit);  // a forward that the loop does not know of, on all ranks alike
     forward_.enter(unit);
     if (phase_ != Phase::forward || evaluates_) return -1;
     passes_.push_back({visit, forward_.first_call(unit)});
@@ -202,6 +217,12 @@ class ShardedUnits {
                     "you keep from one step to the next.");
   }
 
+  void refuse_whole(const char* when) const {
+    if (!whole_.empty())
+      throw Error(ExitCode::user_code, "a scope of full_parameters is still open when " + std::string(when) +
+                                           ": let it end in the hook that opened it.");
+  }
+
   [[noreturn]] void refuse_order(int unit) const {
     throw Error(ExitCode::user_code,
                 "backward reached unit '" + name(unit) +
@@ -223,6 +244,7 @@ class ShardedUnits {
 
   std::array<UnitSchedule, 2> schedules_;  // of training, of evaluation
   std::array<std::size_t, 2> forget_{};    // visits before this one, when the next forward begins
+  std::set<int> whole_;
   ForwardWalk forward_;
   BackwardWalk backward_;
 };

@@ -3,6 +3,7 @@
 
 #include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
+#include <dovetail/strategy/fsdp_whole.hpp>
 
 #include <map>
 #include <memory>
@@ -47,6 +48,7 @@ class FSDPRun : public StrategyBase {
       attached_.push_back(plan.units[u].unit);
       attached_.back()->attach(std::make_shared<ShardedUnitRuntime>(all_, int(u)));
     }
+    parameters_ = std::make_unique<detail::FSDPParameters>(all_);
     run.gradients.parts = run.world_size() > 1;
   }
 
@@ -73,8 +75,8 @@ class FSDPRun : public StrategyBase {
 
   void teardown(StrategyContext&) {
     if (!all_) return;
-    detach();
     all_->restore();
+    detach();
   }
 
   /// For those who want to see what is gathered and when.
@@ -134,6 +136,7 @@ class FSDPRun : public StrategyBase {
   void detach() {
     for (UnitBase* unit : attached_) unit->attach(nullptr);
     attached_.clear();
+    parameters_.reset();
     model_.reset();
   }
 
@@ -142,6 +145,7 @@ class FSDPRun : public StrategyBase {
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
   std::shared_ptr<ShardedUnits> all_;
+  std::unique_ptr<detail::FSDPParameters> parameters_;
 };
 
 template <>
