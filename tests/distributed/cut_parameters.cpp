@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters that are cut over the ranks: whole for the time of a scope.
+// Parameters that are cut over the ranks: whole for the time of a scope, and cut while the model is built.
 #include <dovetail/callback/lambda_callback.hpp>
 #include <dovetail/optim/adamw.hpp>
 #include <dovetail/optim/sgd.hpp>
 #include <dovetail/policies.hpp>
 #include <dovetail/testing/live_bytes.hpp>
+#include <dovetail/testing/recorded_rank.hpp>
 #include <dovetail/trainer.hpp>
 
 #include <torch/nn.h>
@@ -63,47 +64,50 @@ Tensor flat(const torch::nn::Module& model) {
   return torch::cat(all);
 }
 
-using Hook = std::function<void(dt::LoopState&, Net&)>;
-
 /// What is trained, with what is done meanwhile.
-struct Task {
+template <class Model = Net>
+struct TaskOf {
   double rate = 0.05;
-  std::function<void(Net&)> in_step{}, in_build{};
-  std::function<void(Net&, const dt::Parameters&)> before_optimizers{};
-  mutable std::shared_ptr<Net> made = nullptr;
+  std::function<void(Model&)> in_step{}, in_build{};
+  std::function<void(const dt::Parameters&)> before_optimizers{};
 
   auto configure_model() const {
-    made = std::make_shared<Net>();
+    auto made = std::make_shared<Model>();
     if (in_build) in_build(*made);
     return made;
   }
   auto configure_optimizers(const dt::Parameters& parameters) const {
-    if (before_optimizers) before_optimizers(*made, parameters);
+    if (before_optimizers) before_optimizers(parameters);
     return dt::AdamW(parameters, {.lr = rate});
   }
-  Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext&) const {
+  torch::Tensor training_step(Model& net, const dt::Batch& batch, dt::StepContext&) const {
     if (in_step) in_step(net);
     return (net.forward(batch.data) - batch.target).square().mean();
   }
 };
+using Task = TaskOf<>;
 
+template <class Model>
 struct Fitted {
-  std::shared_ptr<Net> model;
+  std::shared_ptr<Model> model;
   dt::CommunicationCounts sent;
 };
 
-const auto nothing = [](dt::LoopState&, Net&) {};
+template <class Model>
+using HookOf = std::function<void(dt::LoopState&, Model&)>;
 
 /// Three steps; `hook` after each.
-template <class S, class P>
-Fitted fit(const Task& task, const Hook& hook = nothing, S strategy = {}, P precision = {}) {
+template <class S, class P, class Model = Net>
+Fitted<Model> fit(const TaskOf<Model>& task, const std::type_identity_t<HookOf<Model>>& hook, S strategy = {},
+                  P precision = {}) {
   const int ranks = dt::current_ranks().world_size;
   torch::manual_seed(3);
   const Tensor x = torch::randn({6 * ranks, 3}), y = torch::randn({6 * ranks, 2});
   dt::Trainer<S, P> trainer({.batch_size = 2, .shuffle = false, .progress = false}, strategy, precision);
-  const auto result =
-      trainer.fit(task, dt::TensorDataset(x, y),
-                  dt::LambdaCallback{.on_train_step_end = [&](auto& s) { hook(s, static_cast<Net&>(*s.run.module)); }});
+  const auto call = [&](dt::LoopState& state) {
+    if (hook) hook(state, static_cast<Model&>(*state.run.module));
+  };
+  const auto result = trainer.fit(task, dt::TensorDataset(x, y), dt::LambdaCallback{.on_train_step_end = call});
   return {result.model, result.communication};
 }
 
@@ -151,8 +155,8 @@ void shows_whole(Rank& me) {
       me.that(says(message([&] { net.a->wide->weight.sum(); }), "'a.wide.weight'"), name + ": not freed after it");
       me.that(says(message([&] { net.stem->weight.sum(); }), "root unit"), name + ": the root is not freed after it");
     };
-    const Fitted seen = fit(Task{}, look, every_unit, precision), plain = fit(Task{}, nothing, every_unit, precision);
-    const Fitted kept = fit(Task{}, look, dt::FSDP{{.reshard_after_forward = false, .keep_below = 0}}, precision);
+    const auto seen = fit(Task{}, look, every_unit, precision), plain = fit(Task{}, {}, every_unit, precision);
+    const auto kept = fit(Task{}, look, dt::FSDP{{.reshard_after_forward = false, .keep_below = 0}}, precision);
     me.that(flat(*kept.model).equal(flat(*plain.model)), name + ": looking changes bits of units that stay gathered");
     me.that(last.equal(flat(*seen.model)), name + ": whole parameters are not what the fit ends with");
     me.that(flat(*seen.model).equal(flat(*plain.model)), name + ": looking changes bits");
@@ -197,7 +201,7 @@ void writes_under(Rank& me, S strategy, const std::string& strategy_name) {
       }
       others_after = masters(state);
     };
-    const Fitted end = fit(Task{.rate = 0}, write, strategy, precision);
+    const auto end = fit(Task{.rate = 0}, write, strategy, precision);
     me.that(end.model->a->wide->weight.equal(written), name + ": what was written is not there at the end");
     me.that(others.equal(others_after), name + ": other parameters, or their masters, changed");
     me.that(me.same_everywhere(flat(*end.model)), name + ": ranks differ");
@@ -240,7 +244,7 @@ void on_rank_0(Rank& me) {
       }
       me.that(me.size() == 1 || sent.calls >= segments_of_net, name + ": nothing was gathered");
     };
-    const Fitted end = fit(Task{}, look, every_unit, precision);
+    const auto end = fit(Task{}, look, every_unit, precision);
     if (me.rank() == 0) me.that(last.equal(flat(*end.model)), name + ": rank 0 saw something else than the end");
   });
 }
@@ -275,7 +279,7 @@ void parts_and_nesting(Rank& me) {
 }
 
 void refusals(Rank& me) {
-  const auto error_of = [&](const Task& task, const Hook& hook = nothing) {
+  const auto error_of = [&](const Task& task, const HookOf<Net>& hook = {}) {
     return message([&] { fit<dt::FSDP, dt::FP32>(task, hook, every_unit); });
   };
   const auto open = [](Net& net) { const auto whole = dt::full_parameters(net); };
@@ -301,12 +305,244 @@ void refusals(Rank& me) {
   }
 }
 
+// ---- deferred building
+
+const dt::FSDP deferred{{.keep_below = 0, .deferred_building = true}};
+
+/// The same fit with and without: bits, and what is sent.
+template <class P, class Model>
+void same_bits(Rank& me, const TaskOf<Model>& task, P precision, const std::string& name, bool sends_the_same,
+               int64_t keep_below = 0) {
+  const auto whole = fit(task, {}, dt::FSDP{{.keep_below = keep_below}}, precision);
+  const auto built = fit(task, {}, dt::FSDP{{.keep_below = keep_below, .deferred_building = true}}, precision);
+  me.that(flat(*built.model).equal(flat(*whole.model)), name + ": other bits than built whole");
+  me.that(me.same_everywhere(flat(*built.model)), name + ": ranks differ");
+  if (sends_the_same)
+    me.that(
+        built.sent.of(dt::Collective::reduce_scatter) == whole.sent.of(dt::Collective::reduce_scatter) &&
+            built.sent.calls == whole.sent.calls,
+        name + ": " + std::to_string(built.sent.calls) + " collectives instead of " + std::to_string(whole.sent.calls));
+}
+
+void built_in_parts(Rank& me) {
+  const auto look = [&](auto precision, const std::string& name) {
+    Task task;
+    int seen = 0;
+    task.in_build = [&](Net& net) { seen += !says(message([&] { net.a->wide->weight.sum(); }), "no error"); };
+    task.before_optimizers = [&](const dt::Parameters& parameters) {
+      for (const dt::Parameter& parameter : parameters)
+        me.that(parameter.tensor.is_leaf() && parameter.tensor.isfinite().all().item<bool>(),
+                name + ": '" + parameter.name + "' has no memory when optimizers are made");
+    };
+    same_bits(me, task, precision, name, true);
+    me.that(seen == 1, name + ": nothing was cut");
+    same_bits(me, task, precision, name + ", small units kept", true, 100);
+    me.that(seen == 2, name + ": the large unit was not cut");
+    same_bits(me, task, precision, name + ", all units kept", true, 1 << 16);
+    me.that(seen == 2, name + ": a unit was cut that stays gathered");
+  };
+  each_precision(look);
+  look(dt::FP64{}, "fp64");
+  look(dt::MasterWeights<dt::FP16>{}, "master-fp16");
+}
+
+/// Sixteen units of one size.
+struct Tower : torch::nn::Module {
+  static constexpr int64_t width = 384, unit = (width * width + width) * 4, whole = 16 * unit;
+  std::vector<dt::Unit<torch::nn::Linear>> layers;
+  Tower() {
+    for (int i = 0; i < 16; ++i)
+      layers.push_back(
+          register_module("layer" + std::to_string(i), dt::Unit<torch::nn::Linear>(int64_t(width), int64_t(width))));
+  }
+  Tensor forward(Tensor x) {
+    for (auto& layer : layers) x = torch::tanh(layer(x));
+    return x.to(torch::kFloat32);
+  }
+};
+
+struct Bytes {
+  int64_t building = 0, set_up = 0;  ///< the most, in configure_model, and up to the optimizers
+};
+
+template <class P>
+Bytes bytes_of(dt::FSDP strategy, P precision) {
+  LiveBytes& bytes = LiveBytes::start();
+  Bytes seen;
+  const torch::Tensor x = torch::ones({dt::current_ranks().world_size, Tower::width});
+  const int64_t before = bytes.now();
+  bytes.reset_peak();
+  TaskOf<Tower> task;
+  task.in_build = [&](Tower&) { seen.building = bytes.peak() - before; };
+  task.before_optimizers = [&](const dt::Parameters&) { seen.set_up = bytes.peak() - before; };
+  dt::Trainer<dt::FSDP, P> trainer({.max_steps = 0, .batch_size = 1, .progress = false}, strategy, precision);
+  trainer.fit(task, dt::TensorDataset(x, x));
+  return seen;
+}
+
+void memory_of_building(Rank& me) {
+  const auto check = [&](int ranks, auto precision, const std::string& name) {
+    const std::string what = std::to_string(ranks) + " ranks, " + name;
+    const Bytes built = bytes_of(deferred, precision), plain = bytes_of(every_unit, precision);
+    const int64_t part = Tower::whole / ranks, slack = 1 << 19;
+    me.that(built.building <= part + Tower::unit + Tower::unit / ranks + slack && built.building >= part,
+            what + ": configure_model took " + std::to_string(built.building) + " bytes at most");
+    me.that(plain.building >= Tower::whole, what + ": a model built whole took less than itself");
+    // Parts as cut, as they stay, and of main gradients; a whole unit and its gradient while it is wrapped.
+    me.that(built.set_up <= 3 * part + 2 * Tower::unit + slack,
+            what + ": set-up took " + std::to_string(built.set_up) + " bytes at most");
+    if (me.rank() == 0)
+      std::printf("       %s: %.2f of the model's bytes while it is built, %.2f in set-up; built whole %.2f, %.2f\n",
+                  what.c_str(), double(built.building) / Tower::whole, double(built.set_up) / Tower::whole,
+                  double(plain.building) / Tower::whole, double(plain.set_up) / Tower::whole);
+  };
+  each_precision([&](auto precision, const std::string& name) {
+    check(me.size(), precision, name);
+    if (me.size() > 1) return;
+    const dt::testing::RecordedRank as(5, 8);
+    check(8, precision, name);
+  });
+}
+
+/// A linear layer with the weight of another.
+struct TiedImpl : torch::nn::Module {
+  Tensor weight, bias = register_parameter("bias", torch::rand({5}));
+  explicit TiedImpl(const Tensor& other) : weight(register_parameter("weight", other)) {}
+  Tensor forward(const Tensor& x) { return torch::nn::functional::linear(x, weight, bias); }
+};
+TORCH_MODULE(Tied);
+
+/// Two layers, one of which another unit has too.
+struct SharingImpl : torch::nn::Module {
+  torch::nn::Linear own = register_module("own", torch::nn::Linear(5, 5)), shared;
+  explicit SharingImpl(const torch::nn::Linear& given) : shared(register_module("shared", given)) {}
+  Tensor forward(const Tensor& x) { return shared(torch::tanh(own(x))); }
+};
+TORCH_MODULE(Sharing);
+
+struct Knotted : torch::nn::Module {
+  dt::Unit<torch::nn::Linear> first = register_module("first", dt::Unit<torch::nn::Linear>(3, 5));
+  dt::Unit<torch::nn::Linear> square = register_module("square", dt::Unit<torch::nn::Linear>(5, 5));
+  dt::Unit<Tied> tied = register_module("tied", dt::Unit<Tied>(square->weight));
+  torch::nn::Linear shared{5, 5};
+  dt::Unit<Sharing> left = register_module("left", dt::Unit<Sharing>(shared));
+  dt::Unit<Sharing> right = register_module("right", dt::Unit<Sharing>(shared));
+  dt::Unit<Block> mixed = register_module("mixed", dt::Unit<Block>(5));
+  dt::Unit<torch::nn::Linear> last = register_module("last", dt::Unit<torch::nn::Linear>(5, 2));
+  Tensor forward(const Tensor& x) { return last(mixed(right(left(tied(square(first(x))))))).to(torch::kFloat32); }
+};
+
+void knots(Rank& me) {
+  each_precision([&](auto precision, const std::string& name) {
+    TaskOf<Knotted> task;
+    same_bits(me, task, precision, name + ", tied and shared", false);
+    task.in_build = [](Knotted& net) {
+      net.first->weight.requires_grad_(false);
+      for (Tensor& parameter : net.mixed->parameters()) parameter.requires_grad_(false);
+    };
+    same_bits(me, task, precision, name + ", frozen later", false);
+    task.in_build = [](Knotted& net) {
+      const auto whole = dt::full_parameters(net, {.write_back = true});
+      torch::NoGradGuard no_grad;
+      for (Tensor& parameter : net.parameters())
+        if (parameter.dim() == 2) torch::nn::init::normal_(parameter, 0, 0.3);
+    };
+    same_bits(me, task, precision, name + ", filled in full_parameters", false);
+    task.in_build = [](Knotted& net) {
+      const auto whole = dt::full_parameters(*net.mixed->wide, {.write_back = true});
+      net.mixed->to(torch::kFloat32);
+      torch::NoGradGuard no_grad;
+      net.mixed->wide->bias.fill_(0.125);
+    };
+    same_bits(me, task, precision, name + ", one unit filled", false);
+  });
+}
+
+struct ThrowsImpl : torch::nn::Module {
+  dt::Unit<Block> inner = register_module("inner", dt::Unit<Block>(5));
+  ThrowsImpl() { throw std::runtime_error("the user's own"); }
+};
+TORCH_MODULE(Throws);
+
+/// Units that come and go before those of the model are there, which get the addresses and the memory of them.
+struct Littered : torch::nn::Module {
+  Littered() {
+    for (int i = 0; i < 40; ++i) {
+      const dt::Unit<Block> gone(5);
+      const dt::Unit<torch::nn::Linear> other(5, 5);
+      try {
+        const dt::Unit<Throws> never;
+      } catch (const std::runtime_error&) {
+      }
+    }
+    net = register_module("net", std::make_shared<Net>());
+  }
+  Tensor forward(const Tensor& x) { return net->forward(x); }
+  std::shared_ptr<Net> net;
+};
+
+void litter(Rank& me) {
+  int cut = 0;
+  TaskOf<Littered> task;
+  task.in_build = [&](Littered& net) {
+    for (const auto& item : net.named_parameters())
+      cut += says(message([&] { item.value().sum(); }), "after deferred_building has cut them");
+  };
+  same_bits(me, task, dt::FP32{}, "litter", false);
+  me.that(cut == 6 + 2 + 6, std::to_string(cut) + " parameters were cut");  // a, b and b.inner
+}
+
+void refused_building(Rank& me) {
+  const auto error_of = [&](std::function<void(Net&)> in_build) {
+    return message([&] { fit(Task{.in_build = std::move(in_build)}, {}, deferred, dt::FP32{}); });
+  };
+  const std::string read = error_of([](Net& net) { net.b->own->weight.sum(); });
+  me.that(says(read, "'own.weight', 'own.bias'") && says(read, "in a scope of full_parameters"), "read: " + read);
+  me.that(says(error_of([](Net& net) {
+                 torch::NoGradGuard no_grad;
+                 torch::nn::init::zeros_(net.a->norm->weight);
+               }),
+               "'wide.weight'"),
+          "filled outside of the constructor");
+  me.that(says(error_of([](Net& net) { net.a->forward(torch::ones({1, 5})); }), "'wide.weight'"), "run while built");
+  std::unique_ptr<dt::FullParameters> left;
+  me.that(says(error_of([&](Net& net) { left = std::make_unique<dt::FullParameters>(net); }),
+               "still open when configure_model has ended"),
+          "a scope left open");
+  left.reset();
+  const std::string late = message([&] {
+    std::shared_ptr<torch::nn::Module> model;
+    Task task{.in_build = [&](Net& net) { model = net.shared_from_this(); }};
+    fit(task, {}, deferred, dt::FP32{});
+    me.that(flat(*model).isfinite().all().item<bool>(), "the model is not whole after the fit");
+  });
+  me.that(late == "no error", late);
+  if (me.size() == 1) return;
+  try {
+    fit(Task{.in_build =
+                 [&](Net& net) {
+                   const auto whole = dt::full_parameters(*net.a, {.write_back = true});
+                   torch::NoGradGuard no_grad;
+                   net.a->wide->weight.fill_(me.rank());
+                 }},
+        {}, deferred, dt::FP32{});
+    me.that(false, "other weights on each rank went through");
+  } catch (const dt::Error& error) {
+    me.that(error.code() == dt::ExitCode::ranks_disagree && says(error.what(), "built other weights"), error.what());
+  }
+}
+
 const std::vector<Case> cases{
-    {"C-52 C-70 C-92 whole parameters, in the dtype in which they are stored", shows_whole},
+    {"C-52 C-70 whole parameters, in the dtype in which they are stored", shows_whole},
     {"C-70 whole parameters written back, masters too", write_back},
     {"C-55 whole parameters on rank 0 only", on_rank_0},
     {"C-70 scopes of parts and in each other", parts_and_nesting},
     {"C-70 scopes that are refused", refusals},
+    {"C-72 T10 T14 deferred building: the same bits, nothing without memory after set-up", built_in_parts},
+    {"C-72 deferred building: memory", memory_of_building},
+    {"C-22 C-72 deferred building: units that come and go", litter},
+    {"C-72 deferred building: tied, shared, frozen and filled later", knots},
+    {"C-72 deferred building: what is refused", refused_building},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/flat_home.hpp>
 #include <dovetail/shard/storage_gate.hpp>
+#include <dovetail/shard/whole_unit.hpp>
 
 #include <memory>
 #include <string>
@@ -28,8 +29,10 @@ class FlatSegment {
   /// @param tensors the module's own, dense, in the order in which they are to lie
   /// @param gathered dtype of the module's tensors from now on
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
+  /// @param filled does the shard hold its elements already, so that the tensors need not?
   FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
-              torch::Tensor shard, torch::Tensor main, const std::string& whose, const UnitMemory& memory = {})
+              torch::Tensor shard, torch::Tensor main, const std::string& whose, const UnitMemory& memory = {},
+              bool filled = false)
       : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
     torch::NoGradGuard no_grad;
     const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
@@ -39,7 +42,8 @@ class FlatSegment {
       torch::Tensor& tensor = tensors_[i];
       const Piece piece = layout_.piece(i, rank);
       const torch::Tensor data = tensor.variable_data();
-      shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
+      if (!filled)
+        shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
       tensor.mutable_grad().reset();
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
       tensor.mutable_grad() = alias_like(gradient, layout_.offset(i), data);
@@ -93,16 +97,8 @@ class FlatSegment {
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
   /// gradient.
   void restore(Communicator& comm) {
-    torch::NoGradGuard no_grad;
-    const torch::Tensor whole = torch::empty({layout_.size()}, shard_.options());
-    comm.all_gather_into(whole, shard_);
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      torch::Tensor& tensor = tensors_[i];
-      const torch::Tensor data = torch::empty_strided(tensor.sizes(), tensor.strides(), shard_.options());
-      data.copy_(view_like(whole, layout_.offset(i), data));
-      tensor.mutable_grad().reset();
-      tensor.set_data(data);
-    }
+    for (torch::Tensor& tensor : tensors_) tensor.mutable_grad().reset();
+    make_whole(tensors_, layout_, shard_, comm);
   }
 
  private:

@@ -12,7 +12,24 @@
 #include <utility>
 #include <vector>
 
-namespace dovetail::detail {
+namespace dovetail {
+
+/// Makes the tensors whole for good, of the dtype of the parts, each with memory of its own. A collective.
+/// @param part  this rank's part of `layout`
+inline void make_whole(const std::vector<torch::Tensor>& tensors, const FlatLayout& layout, const torch::Tensor& part,
+                       Communicator& comm) {
+  torch::NoGradGuard no_grad;
+  const torch::Tensor whole = torch::empty({layout.size()}, part.options());
+  comm.all_gather_into(whole, part);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    torch::Tensor tensor = tensors[i];
+    const torch::Tensor data = torch::empty_strided(tensor.sizes(), tensor.strides(), part.options());
+    data.copy_(view_like(whole, layout.offset(i), data));
+    tensor.set_data(data);
+  }
+}
+
+namespace detail {
 
 /// Tensors that are cut over the ranks, whole for as long as this lives: they point into a buffer of the dtype of the
 /// parts, which is gathered at the beginning and freed at the end.
@@ -96,4 +113,5 @@ std::shared_ptr<WholeUnit> share_whole(std::weak_ptr<WholeUnit>& current, bool o
   return whole;
 }
 
-}  // namespace dovetail::detail
+}  // namespace detail
+}  // namespace dovetail

@@ -25,6 +25,9 @@ struct FSDP final : StrategyBase {
                                         ///< collectives, as long as they have at most 16 times that together
     Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches, and parameters too
                                         ///< where they are not freed after their forward
+    bool deferred_building = false;     ///< cut each unit as soon as it is constructed, so that a model larger than one
+                                        ///< rank's memory can be built: the same bits, but configure_model may read and
+                                        ///< write a unit's parameters only in its constructor or in full_parameters
   };
   Options options{};
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/shard/sharded_unit_runtime.hpp>
+#include <dovetail/strategy/fsdp_building.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 #include <dovetail/strategy/fsdp_whole.hpp>
 
@@ -22,10 +23,16 @@ class FSDPRun : public StrategyBase {
   FSDPRun& operator=(const FSDPRun&) = delete;
   ~FSDPRun() { detach(); }
 
-  void environment(StrategyContext&) {
+  void environment(StrategyContext& run) {
     if (options_.prefetch < 0) throw Error(ExitCode::arguments, "FSDP's prefetch is negative: it must be at least 0.");
     if (options_.keep_below < 0)
       throw Error(ExitCode::arguments, "FSDP's keep_below is negative: it must be at least 0.");
+    if (options_.deferred_building) building_ = std::make_unique<detail::FSDPBuilding>(run, options_);
+  }
+
+  void build_model(StrategyContext& run) {
+    if (const auto building = std::move(building_))
+      building->finish(plan_fsdp(*run.module, run.gradients.slots, options_, run.precision, run.world_size()));
   }
 
   void wrap_model(StrategyContext& run) {
@@ -112,8 +119,9 @@ class FSDPRun : public StrategyBase {
       slots.push_back(&run.gradients.slots[i]);
       tensors.push_back(slots.back()->model);
     }
+    const bool filled = run.cut.move_part(tensors, shard);
     unit.segments().emplace_back(std::move(tensors), plan.layout, run.rank(), plan.gathered, shard, main,
-                                 describe(unit, slots), memory_);
+                                 describe(unit, slots), memory_, filled);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       Slot& slot = *slots[i];
       const Piece piece = plan.layout.piece(i, run.rank());
@@ -126,11 +134,8 @@ class FSDPRun : public StrategyBase {
   }
 
   static std::string describe(const FlatUnit& unit, const std::vector<Slot*>& slots) {
-    std::string names;
-    for (std::size_t i = 0; i < std::min<std::size_t>(slots.size(), 4); ++i)
-      names += (i == 0 ? "'" : ", '") + slots[i]->name + "'";
-    if (slots.size() > 4) names += " and " + std::to_string(slots.size() - 4) + " more";
-    return "the parameters " + names + (unit.name().empty() ? " of the root unit" : " of unit '" + unit.name() + "'");
+    return "the parameters " + names_of(slots) +
+           (unit.name().empty() ? " of the root unit" : " of unit '" + unit.name() + "'");
   }
 
   void detach() {
@@ -144,6 +149,7 @@ class FSDPRun : public StrategyBase {
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
+  std::unique_ptr<detail::FSDPBuilding> building_;  // until the model is there
   std::shared_ptr<ShardedUnits> all_;
   std::unique_ptr<detail::FSDPParameters> parameters_;
 };

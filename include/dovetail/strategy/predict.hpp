@@ -48,13 +48,6 @@ struct StepTraffic {
 
 namespace detail {
 
-inline std::vector<Slot> slots_of(torch::nn::Module& model) {
-  RunContext run({}, {}, {});
-  run.module = model.shared_from_this();
-  collect_slots(run);
-  return std::move(run.gradients.slots);
-}
-
 inline int64_t bytes_of(const FlatLayout& layout, torch::ScalarType dtype) {
   return layout.size() * int64_t(c10::elementSize(dtype));
 }
