@@ -119,8 +119,9 @@ class Trainer {
     PrecisionAdapter<Precision> precision(precision_);
     detail::Fit fit(options_, facts(optimizer_unscales_itself), strategy, precision, task, observers);
     fit.guarded([&] {
-      fit.show_plan(
-          describe<Strategy, Precision>({options_.batch_size, options_.accumulate, current_ranks().world_size}));
+      const int ranks = current_ranks().world_size;
+      fit.show_plan(describe<Strategy, Precision>(
+          {options_.batch_size, options_.accumulate, ranks, ranks_per_copy(strategy_, ranks)}));
       boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
       fit.run(data);
     });

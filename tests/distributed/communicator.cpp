@@ -2,6 +2,7 @@
 // The collectives over 2, 3 and 4 real processes, against values by formula; what they count, and what they allocate.
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/comm/gather_text.hpp>
+#include <dovetail/comm/rank_groups.hpp>
 #include <dovetail/launch/launch.hpp>
 
 #include <torch/types.h>
@@ -287,6 +288,61 @@ void check_groups(Communicator& first) {
   second.barrier();
 }
 
+/// Groups of some of the ranks: who is in them, that they count with the whole, and what their errors say.
+void check_rank_groups(Communicator& all) {
+  const int rank = all.rank(), ranks = all.size();
+  const auto members = [](Communicator& group, int rank) {
+    const double mine = rank;
+    const auto got = group.all_gather(std::span<const double>(&mine, 1));
+    return std::vector<double>(got.begin(), got.end());
+  };
+  for (int round = 0; round < 2; ++round)  // the same groups once more, side by side
+    for (int k = 1; k <= ranks; ++k) {
+      if (ranks % k != 0) continue;
+      auto near = dovetail::neighbours(all, k), far = dovetail::counterparts(all, k);
+      std::vector<double> near_ranks, far_ranks;
+      for (int i = 0; i < k; ++i) near_ranks.push_back(rank / k * k + i);
+      for (int i = rank % k; i < ranks; i += k) far_ranks.push_back(i);
+      const auto before = all.counts();
+      expect(members(near, rank) == near_ranks, "neighbours of " + std::to_string(k));
+      expect(members(far, rank) == far_ranks, "counterparts of " + std::to_string(k));
+      const auto sent = all.counts() - before;
+      expect(sent == Count{(k > 1) + (k < ranks), (k - 1) * 8 + (ranks / k - 1) * 8}, "what groups count");
+      expect(near.rank() == rank % k && near.size() == k && far.rank() == rank / k && far.size() == ranks / k,
+             "places in groups");
+      // All groups at once, and the whole between them.
+      auto a = torch::ones({5}), b = torch::ones({5});
+      near.all_reduce_deterministic(a);
+      far.all_reduce(b);
+      all.all_reduce(a);
+      expect_equal(a, torch::full({5}, 1.0 * k * ranks), "sums within groups and over all");
+      expect_equal(b, torch::full({5}, 1.0 * (ranks / k)), "sums over counterparts");
+    }
+  for (const int k : {0, -1, ranks + 1}) {
+    try {
+      (void)dovetail::neighbours(all, k);
+      expect(false, "a group that does not fit");
+    } catch (const Error& error) {
+      expect(error.code() == ExitCode::user_code, "groups of " + std::to_string(k));
+    }
+  }
+  if (ranks < 4) return;
+  auto pair = dovetail::neighbours(all, 2);
+  pair.set_timeout(std::chrono::milliseconds(300));
+  if (rank == 2) {
+    try {
+      pair.barrier();  // rank 3 does not come
+      expect(false, "a barrier without the other rank");
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      expect(error.code() == ExitCode::collective_timeout &&
+                 text.find("barrier on rank 0 of 2 of the run's ranks 2, 3 waited 300 ms") != std::string::npos,
+             "the error '" + text + "'");
+    }
+  }
+  all.barrier();
+}
+
 int rank_main() {
   auto all = Communicator::connect(dovetail::current_ranks());
   check_moving(all);
@@ -296,6 +352,7 @@ int rank_main() {
   check_small(all);
   check_counts(all);
   check_groups(all);
+  check_rank_groups(all);
   all.barrier();
   std::cout << "rank " + std::to_string(all.rank()) + ": " + std::to_string(checked) + " values, " +
                    std::to_string(all.counts().calls) + " collectives\n"

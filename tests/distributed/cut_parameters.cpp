@@ -228,6 +228,7 @@ void write_back(Rank& me) {
 void on_rank_0(Rank& me) {
   each_precision([&](auto precision, const std::string& name) {
     Tensor last;
+    bool gathers = true;
     const auto look = [&](dt::LoopState& state, Net& net) {
       LiveBytes& bytes = LiveBytes::start();
       const int64_t before_bytes = bytes.now();
@@ -242,10 +243,14 @@ void on_rank_0(Rank& me) {
         me.that(says(message([&] { (void)dt::full_parameters(net); }), "inside of a scope with rank0_only"),
                 name + ": opened for all inside of one for rank 0");
       }
-      me.that(me.size() == 1 || sent.calls >= segments_of_net, name + ": nothing was gathered");
+      me.that(sent.of(dt::Collective::gather) == sent, name + ": more than gathers to rank 0");
+      me.that(me.size() == 1 || !gathers || sent.calls >= segments_of_net, name + ": nothing was gathered");
     };
-    const auto end = fit(Task{}, look, every_unit, precision);
-    if (me.rank() == 0) me.that(last.equal(flat(*end.model)), name + ": rank 0 saw something else than the end");
+    for (const int copy : {0, 1}) {  // all ranks share a copy of the model, or each has one
+      gathers = copy == 0;
+      const auto end = fit(Task{}, look, dt::FSDP{{.keep_below = 0, .shard_group = copy}}, precision);
+      if (me.rank() == 0) me.that(last.equal(flat(*end.model)), name + ": rank 0 saw something else than the end");
+    }
   });
 }
 
@@ -312,9 +317,10 @@ const dt::FSDP deferred{{.keep_below = 0, .deferred_building = true}};
 /// The same fit with and without: bits, and what is sent.
 template <class P, class Model>
 void same_bits(Rank& me, const TaskOf<Model>& task, P precision, const std::string& name, bool sends_the_same,
-               int64_t keep_below = 0) {
-  const auto whole = fit(task, {}, dt::FSDP{{.keep_below = keep_below}}, precision);
-  const auto built = fit(task, {}, dt::FSDP{{.keep_below = keep_below, .deferred_building = true}}, precision);
+               int64_t keep_below = 0, int shard_group = 0) {
+  const auto whole = fit(task, {}, dt::FSDP{{.keep_below = keep_below, .shard_group = shard_group}}, precision);
+  const auto built = fit(
+      task, {}, dt::FSDP{{.keep_below = keep_below, .shard_group = shard_group, .deferred_building = true}}, precision);
   me.that(flat(*built.model).equal(flat(*whole.model)), name + ": other bits than built whole");
   me.that(me.same_everywhere(flat(*built.model)), name + ": ranks differ");
   if (sends_the_same)
@@ -340,6 +346,7 @@ void built_in_parts(Rank& me) {
     me.that(seen == 2, name + ": the large unit was not cut");
     same_bits(me, task, precision, name + ", all units kept", true, 1 << 16);
     me.that(seen == 2, name + ": a unit was cut that stays gathered");
+    same_bits(me, task, precision, name + ", a copy on each rank", true, 0, 1);
   };
   each_precision(look);
   look(dt::FP64{}, "fp64");

@@ -3,6 +3,7 @@
 // collectives and bytes that the formulas say.
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/precision/autocast_guard.hpp>
+#include <dovetail/precision/convert.hpp>
 #include <dovetail/precision/mixed.hpp>
 
 #include "support/fsdp_session.hpp"
@@ -91,7 +92,13 @@ struct Rank {
 };
 
 std::string say(const dt::FSDP::Options& o) {
-  return std::string(o.reshard_after_forward ? "reshard" : "keep") + ", prefetch " + std::to_string(o.prefetch);
+  std::string text = o.reshard_after_forward ? "reshard" : "keep";
+  if (o.reshard_after_forward.slices() > 1) text += " to " + std::to_string(*o.reshard_after_forward.slices());
+  text += ", prefetch " + std::to_string(o.prefetch);
+  if (o.shard_group > 0) text += ", groups of " + std::to_string(o.shard_group);
+  if (o.max_gathered > 0) text += ", at most " + std::to_string(o.max_gathered) + " gathered";
+  if (o.reduce_format) text += *o.reduce_format == dt::Format::bf16 ? ", reduced in bf16" : ", reduced in fp16";
+  return text + (o.reduce == dt::at_boundary ? ", at_boundary" : "");
 }
 
 void parity(Rank me, dt::FSDP::Options options) {
@@ -111,13 +118,14 @@ void parity(Rank me, dt::FSDP::Options options) {
   me.compare(session, sharded, *whole, 1e-5, "C-60 C-67 parity, " + say(options));
 }
 
-void accumulation(Rank me) {
+void accumulation(Rank me, dt::FSDP::Options options) {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
-  FsdpSession session(sharded, me.comm);
+  FsdpSession session(sharded, me.comm, options);
   for (int step = 0; step < 3; ++step) {
     for (int i = 0; i < 2; ++i)
-      session.micro_batch(i, [&] { return sharded->forward(me.inputs(10 * i + me.rank(), step)).pow(2).sum(); });
+      session.micro_batch(
+          i, [&] { return sharded->forward(me.inputs(10 * i + me.rank(), step)).pow(2).sum(); }, 2);
     session.step(0.02);
     train_plainly(*whole, 0.02, [&] {
       Tensor sum = torch::zeros({});
@@ -126,7 +134,7 @@ void accumulation(Rank me) {
       return sum;
     });
   }
-  me.compare(session, sharded, *whole, 1e-5, "C-66 accumulation");
+  me.compare(session, sharded, *whole, 1e-5, "C-66 accumulation, " + say(options));
 }
 
 /// Each rank goes through other units, in another order, another number of times, and all of it changes from step to
@@ -135,6 +143,7 @@ void ranks_that_differ(Rank me, dt::FSDP::Options options) {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
   FsdpSession session(sharded, me.comm, options);
+  const auto of = [](const std::vector<std::string>& now, int rank) { return now[std::size_t(rank) % now.size()]; };
   const std::vector<std::vector<std::string>> orders = {{"abc", "c", "cab"}, {"abc", "abc", "abc"},
                                                         {"", "b", "aab"},    {"cba", "abc", "bca"},
                                                         {"c", "", ""},       {"abcabc", "cc", "acb"}};
@@ -143,18 +152,16 @@ void ranks_that_differ(Rank me, dt::FSDP::Options options) {
     {
       torch::NoGradGuard no_grad;
       session.fsdp.before_forward(session.run);
-      const Tensor out = sharded->along(me.inputs(0), now[std::size_t(me.size() - 1 - me.rank())]);
+      const Tensor out = sharded->along(me.inputs(0), of(now, me.size() - 1 - me.rank()));
       session.fsdp.finish_forward(session.run);
-      const Tensor expected = whole->along(me.inputs(0), now[std::size_t(me.size() - 1 - me.rank())]);
+      const Tensor expected = whole->along(me.inputs(0), of(now, me.size() - 1 - me.rank()));
       me.check.that((out - expected).abs().max().item<float>() < 1e-4,
                     "evaluation of ranks that differ, step " + std::to_string(step));
     }
-    session.train(
-        0.01, [&] { return sharded->along(me.inputs(me.rank(), step), now[std::size_t(me.rank())]).pow(2).mean(); });
+    session.train(0.01, [&] { return sharded->along(me.inputs(me.rank(), step), of(now, me.rank())).pow(2).mean(); });
     train_plainly(*whole, 0.01, [&] {
       Tensor sum = torch::zeros({});
-      for (int r = 0; r < me.size(); ++r)
-        sum = sum + whole->along(me.inputs(r, step), now[std::size_t(r)]).pow(2).mean();
+      for (int r = 0; r < me.size(); ++r) sum = sum + whole->along(me.inputs(r, step), of(now, r)).pow(2).mean();
       return sum;
     });
   }
@@ -232,35 +239,159 @@ void memory(Rank me) {
   session.fsdp.teardown(session.run);
 }
 
-/// bf16 units: the same ranks emulated in one process, gradients summed in fp32 in rank order.
-void low_precision(Rank me) {
+/// To the bit what one process computes: each rank's gradient rounded once to the format in which it is sent, summed in
+/// fp32 over the ranks of a copy in their order, micro-batch by micro-batch, and then over the copies in their order.
+void emulated(Rank me, dt::FSDP::Options options, int micro_batches, dt::PrecisionTraits precision,
+              const std::string& id) {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();
-  FsdpSession session(sharded, me.comm, {}, dt::BF16Mixed::traits);
-  const auto loss = [&](auto& net, int rank, int step) {
-    const dt::AutocastGuard guard(c10::kCPU, torch::kBFloat16);
-    return net->forward(me.inputs(rank, step)).to(torch::kFloat32).pow(2).sum();
+  FsdpSession session(sharded, me.comm, options, precision);
+  const bool low = precision.compute == dt::Format::bf16, late = options.reduce == dt::at_boundary;
+  const auto loss = [&](auto& net, int rank, int step, int micro_batch) {
+    std::optional<dt::AutocastGuard> guard;
+    if (low) guard.emplace(c10::kCPU, torch::kBFloat16);
+    return net->forward(me.inputs(10 * micro_batch + rank, step)).to(torch::kFloat32).pow(2).sum();
   };
-  for (int step = 0; step < 5; ++step) {
-    session.train(0.01, [&] { return loss(sharded, me.rank(), step); });
-    std::vector<Tensor> sums;
-    for (int r = 0; r < me.size(); ++r) {
-      whole->zero_grad();
-      loss(whole, r, step).backward();
-      std::size_t i = 0;
-      for (const auto& parameter : whole->parameters()) {
-        if (r == 0)
-          sums.push_back(parameter.grad().clone());
-        else
-          sums[i].add_(parameter.grad());
-        ++i;
+  const int copy = options.ranks_per_copy(me.size());
+  const auto sent = [&](const Tensor& gradient) {
+    if (!options.reduce_format || copy == 1) return gradient.clone();
+    return gradient.to(dt::dtype_of(*options.reduce_format)).to(torch::kFloat32);
+  };
+  const auto add = [](std::vector<Tensor>& sums, const std::vector<Tensor>& more) {
+    if (sums.empty()) {
+      for (const Tensor& one : more) sums.push_back(one.clone());
+      return;
+    }
+    for (std::size_t i = 0; i < more.size(); ++i) sums[i].add_(more[i]);
+  };
+  for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i < micro_batches; ++i)
+      session.micro_batch(
+          i, [&] { return loss(sharded, me.rank(), step, i); }, micro_batches);
+    session.step(0.01);
+
+    std::vector<Tensor> total;
+    for (int first = 0; first < me.size(); first += copy) {
+      std::vector<Tensor> main;  // of this copy
+      for (int i = 0; i < micro_batches; i += late ? micro_batches : 1) {
+        std::vector<Tensor> reduced;
+        for (int r = first; r < first + copy; ++r) {
+          whole->zero_grad();
+          for (int k = i; k < (late ? micro_batches : i + 1); ++k) loss(whole, r, step, k).backward();
+          std::vector<Tensor> gradients;
+          for (const auto& parameter : whole->parameters()) gradients.push_back(sent(parameter.grad()));
+          add(reduced, gradients);
+        }
+        add(main, reduced);
       }
+      add(total, main);
     }
     torch::NoGradGuard no_grad;
     std::size_t i = 0;
-    for (auto& parameter : whole->parameters()) parameter.sub_(sums[i++], 0.01);
+    for (auto& parameter : whole->parameters()) parameter.sub_(total[i++], 0.01);
   }
-  me.compare(session, sharded, *whole, 0, "C-33 P40 bf16 units");
+  me.compare(session, sharded, *whole, 0,
+             id + (low ? "bf16 units, " : "fp32 units, ") + say(options) + ", " + std::to_string(micro_batches) +
+                 " micro-batches");
+}
+
+/// What a rank keeps between a forward and its backward, and what wrong options say.
+void slices(Rank me, int k) {
+  auto sharded = make<Sharded>();
+  FsdpSession session(sharded, me.comm, {.reshard_after_forward = dt::to_ranks(k), .prefetch = 0});
+  const auto& units = session.fsdp.units().units();
+  for (int step = 0; step < 2; ++step) {
+    session.train(0.01, [&] {
+      const Tensor loss = sharded->forward(me.inputs(me.rank(), step)).sum();
+      std::size_t kept = 0;  // of all units but the last, which is whole until backward begins
+      for (std::size_t u = 0; u + 1 < units.size(); ++u)
+        for (const auto& segment : units[u].segments()) kept += std::size_t(segment.layout().size() / k) * 4;
+      me.check.that(kept > 0 && session.slice_bytes() == kept,
+                    "C-01 slices of " + std::to_string(session.slice_bytes()) + " bytes after forward, expected " +
+                        std::to_string(kept));
+      return loss;
+    });
+    me.check.that(session.slice_bytes() == 0 && session.full_bytes() == 0, "slices are gone after backward");
+  }
+  torch::NoGradGuard no_grad;
+  session.fsdp.before_forward(session.run);
+  (void)sharded->forward(me.inputs(0));
+  me.check.that(session.slice_bytes() == 0, "an evaluation keeps no slices");
+  session.fsdp.finish_forward(session.run);
+  session.fsdp.teardown(session.run);
+}
+
+/// Every rank says the same, and goes on.
+void refusals(Rank me) {
+  const auto refused = [&](dt::FSDP::Options options, const std::string& with, dt::ExitCode code,
+                           torch::ScalarType dtype = torch::kFloat32) {
+    auto model = make<Sharded>();
+    model->to(dtype);
+    try {
+      FsdpSession session(model, me.comm, options);
+    } catch (const dt::Error& error) {
+      me.check.that(error.code() == code && std::string(error.what()).find(with) != std::string::npos,
+                    "'" + with + "' is refused with: " + error.what());
+      return;
+    }
+    me.check.that(false, "'" + with + "' is not refused");
+  };
+  const auto arguments = dt::ExitCode::arguments;
+  const int odd = me.size() + 1;
+  refused({.shard_group = odd}, "shard_group is " + std::to_string(odd) + " on", arguments);
+  refused({.shard_group = -1}, "shard_group is -1", arguments);
+  refused({.reshard_after_forward = dt::to_ranks(odd)}, "to_ranks(" + std::to_string(odd) + ")", arguments);
+  refused({.reshard_after_forward = dt::to_ranks(0)}, "to_ranks(0)", arguments);
+  refused({.reshard_after_forward = dt::to_ranks(me.size()), .shard_group = 1}, "the 1 ranks that share", arguments);
+  refused({.max_gathered = -1}, "max_gathered is negative", arguments);
+  refused({.reduce_format = dt::Format::fp64}, "reduce_format cannot be Double", arguments);
+  refused({.reduce_format = dt::Format::bf16}, "is summed in Double", arguments, torch::kFloat64);
+  refused({.prefetch = me.rank() == me.size() - 1 ? 3 : 1}, "another value of FSDP's prefetch than rank 0",
+          dt::ExitCode::ranks_disagree);
+}
+
+std::vector<int> divisors(int of) {
+  std::vector<int> all;
+  for (int k = 1; k <= of; ++k)
+    if (of % k == 0) all.push_back(k);
+  return all;
+}
+
+/// Groups of ranks that share a copy, slices, formats, limits.
+void meshes(Rank me) {
+  using dt::Format;
+  for (const int group : divisors(me.size())) {
+    for (const int k : divisors(group)) {
+      const dt::FSDP::Options options{.reshard_after_forward = dt::to_ranks(k), .prefetch = 2, .shard_group = group};
+      parity(me, options);
+      accumulation(me, options);
+      if (k == 2) ranks_that_differ(me, options);
+    }
+    for (const auto reduce : {dt::every_micro_batch, dt::at_boundary}) {
+      dt::FSDP::Options options{.reduce = reduce, .shard_group = group};
+      for (const int micro_batches : {1, 2}) {
+        emulated(me, options, micro_batches, {}, "C-25 C-72 ");
+        emulated(me, options, micro_batches, dt::BF16Mixed::traits, "C-33 P40 ");
+      }
+      options.reduce_format = Format::bf16;
+      for (const int micro_batches : {1, 2}) {
+        emulated(me, options, micro_batches, {}, "C-34 ");
+        emulated(me, options, micro_batches, dt::BF16Mixed::traits, "C-33 P40 ");
+      }
+      options.reduce_format = Format::fp16;
+      emulated(me, options, 2, {}, "C-34 ");
+    }
+  }
+  emulated(me, {.reduce_format = Format::fp32}, 1, {}, "C-34 ");
+  for (const int k : divisors(me.size()))
+    if (k > 1 && k < me.size()) slices(me, k);
+  for (const int most : {1, 2, 3}) {
+    const dt::FSDP::Options options{.prefetch = 3, .max_gathered = most};
+    parity(me, options);
+    ranks_that_differ(me, options);
+    counts(me, options, 2);
+  }
+  refusals(me);
 }
 
 int rank_main() {
@@ -274,9 +405,9 @@ int rank_main() {
       ranks_that_differ(me, options);
       for (int accumulate : {1, 2}) counts(me, options, accumulate);
     }
-  accumulation(me);
+  for (const auto reduce : {dt::every_micro_batch, dt::at_boundary}) accumulation(me, {.reduce = reduce});
+  meshes(me);
   memory(me);
-  low_precision(me);
   const int code = check.summary();
   comm.barrier();
   return code;
@@ -292,7 +423,7 @@ int main(int argc, char** argv) {
   }
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  for (const char* ranks : {"2", "3"})
+  for (const char* ranks : {"2", "3", "4"})
     check.ended(support::run_self({"--ranks", ranks, "-"}, {}, 300), 0, std::string(ranks) + " ranks");
   return check.summary();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each strategy sends in a step, counted: against the formulas and against the prediction made before the run. Two
-// and three ranks, one and two micro-batches.
+// What each strategy sends in a step, counted: against the formulas and against the prediction made before the run. One
+// to four ranks, one and two micro-batches.
 #include <dovetail/dovetail.hpp>
 #include <dovetail/strategy/predict.hpp>
 
@@ -39,10 +39,11 @@ std::shared_ptr<Net> make() {
 }
 
 struct Task {
+  double times = 1;  ///< of the loss
   auto configure_model() const { return make(); }
   auto configure_optimizers(const dt::Parameters& parameters) const { return dt::SGD(parameters, {.lr = 1e-3}); }
   Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext&) const {
-    return torch::mse_loss(net.forward(batch.data), batch.target);
+    return torch::mse_loss(net.forward(batch.data).to(torch::kFloat32), batch.target) * times;
   }
 };
 
@@ -68,7 +69,8 @@ class Counts {
   }
 
   /// Bytes of elements, padded to a multiple of the ranks, that a rank does not have: m P.
-  int64_t share(int64_t elements) const { return (elements + ranks() - 1) / ranks() * (ranks() - 1) * 4; }
+  int64_t share(int64_t elements) const { return share(elements, ranks()); }
+  static int64_t share(int64_t elements, int64_t ranks) { return (elements + ranks - 1) / ranks * (ranks - 1) * 4; }
 
  private:
   dt::Communicator comm_;
@@ -134,6 +136,18 @@ void strategies(Counts& me, int64_t m) {
   predicted_and_counted(me, "fsdp, small units kept", dt::FSDP{}, m);
   predicted_and_counted(me, "fsdp, clipped", dt::FSDP{{.keep_below = 0}}, m, 1.0);
   predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "fsdp x bf16-mixed", dt::FSDP{{.keep_below = 0}}, m);
+  const auto in_bf16 = dt::Format::bf16;
+  const auto low = predicted_and_counted(me, "C-34 sharded-2 reduced in bf16",
+                                         dt::Sharded<2>{{.bucket_mb = 64, .reduce_format = in_bf16}}, m);
+  predicted_and_counted(me, "sharded-1 reduced in bf16", dt::Sharded<1>{{.bucket_mb = 1, .reduce_format = in_bf16}}, m);
+  predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "C-33 fsdp x bf16-mixed, reduced in bf16",
+                                                 dt::FSDP{{.keep_below = 0, .reduce_format = in_bf16}}, m, 1.0);
+  predicted_and_counted<dt::FSDP, dt::MasterWeights<dt::BF16>>(me, "fsdp x master-bf16, one copy on each rank",
+                                                               dt::FSDP{{.keep_below = 0, .shard_group = 1}}, m, 1.0);
+  if (me.ranks() == 4)
+    predicted_and_counted(
+        me, "C-72 fsdp, two copies",
+        dt::FSDP{{.reshard_after_forward = dt::to_ranks(2), .reduce_format = in_bf16, .shard_group = 2}}, m, 1.0);
   if (alone) return;
 
   const int64_t unpadded = 2 * (me.ranks() - 1) * elements * 4 / me.ranks();  // all-reduce needs no padding
@@ -142,18 +156,30 @@ void strategies(Counts& me, int64_t m) {
   me.equal("sharded-1 calls", one.calls, 3);
   me.equal("sharded-2 sends (1+M)mP:", two.bytes, (1 + m) * me.share(elements) + agreement);
   me.equal("sharded-2 calls", two.calls, 2 + m);
+  me.equal("sharded-2 in bf16 reduces half the bytes:", 2 * low.of(Collective::reduce_scatter).bytes,
+           two.of(Collective::reduce_scatter).bytes);
   me.equal("sharded-2 at_boundary sends 2mP:", late.bytes, 2 * me.share(elements) + agreement);
   me.check.that(many.calls > 3 * (1 + m), "several buckets");
   me.check.that(many.bytes - two.bytes <= (many.calls - two.calls) * me.ranks() * 4, "buckets cost their padding only");
 }
 
-/// FSDP's gathers, reductions and peak, with every unit or without the small one.
-void fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
-  const bool reshards = options.reshard_after_forward, keeps = options.keep_below > 0;
+std::string say(const dt::FSDP::Options& o) {
+  const auto slices = o.reshard_after_forward.slices();
+  std::string text = slices > 1 ? "to_ranks(" + std::to_string(*slices) + ")" : slices ? "keep" : "reshard";
+  text += ", prefetch " + std::to_string(o.prefetch);
+  if (o.keep_below > 0) text += ", small unit in the root";
+  if (o.reduce == dt::at_boundary) text += ", at_boundary";
+  if (o.reduce_format) text += ", reduced in bf16";
+  if (o.shard_group > 0) text += ", copies on " + std::to_string(o.shard_group);
+  if (o.max_gathered > 0) text += ", at most " + std::to_string(o.max_gathered);
+  return text;
+}
+
+/// FSDP's gathers, reductions and peak, with every unit or without the small one. Returns the most bytes gathered.
+int64_t fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
+  const bool reshards(options.reshard_after_forward), keeps = options.keep_below > 0;
   const bool late = options.reduce == dt::at_boundary;
-  const std::string what = std::string("fsdp, ") + (reshards ? "reshard" : "keep") + ", prefetch " +
-                           std::to_string(options.prefetch) + (keeps ? ", small unit in the root" : "") +
-                           (late ? ", at_boundary, " : ", ") + std::to_string(micro_batches) + " micro-batches";
+  const std::string what = "C-41 fsdp, " + say(options) + ", " + std::to_string(micro_batches) + " micro-batches";
   const auto model = make();
   // What no option says (keep nothing) is told by a limit that no unit is below.
   auto plain = options;
@@ -188,36 +214,121 @@ void fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
     root += units[2];
     units.erase(units.begin() + 2);
   }
-  const int64_t n = int64_t(units.size()), m = micro_batches;
-  int64_t all = 0, peak = 0;
-  std::vector<int64_t> shares;
+  const int64_t n = int64_t(units.size()), m = micro_batches, copy = options.ranks_per_copy(me.ranks());
+  const int64_t slices = reshards ? options.reshard_after_forward.slices().value_or(int(copy)) : 1;
+  const int64_t gathered_peak = int64_t(session.fsdp.peak_gathered_bytes());
+  const auto whole = [&](int64_t elements) { return (elements + copy - 1) / copy * copy * 4; };
+  int64_t all = 0, again = 0, parts = (root + copy - 1) / copy;
   for (int64_t elements : units) {
-    shares.push_back(me.share(elements));
-    all += shares.back();
+    all += me.share(elements, copy);
+    if (elements != units.back()) again += whole(elements) / slices * (slices - 1);  // in backward, of slices
+    parts += (elements + copy - 1) / copy;
   }
-  const auto whole = [&](int64_t elements) { return (elements + me.ranks() - 1) / me.ranks() * me.ranks() * 4; };
+  int64_t peak = 0;
   for (int64_t first = 0; first < n; ++first) {  // a unit and those ahead of it
+    const int64_t most = options.max_gathered > 0 ? options.max_gathered : n;
     int64_t together = whole(root);
-    for (int64_t u = first; u < (reshards ? std::min(n, first + 1 + options.prefetch) : n); ++u)
+    for (int64_t u = first; u < (reshards ? std::min(n, first + std::min<int64_t>(most, 1 + options.prefetch)) : n);
+         ++u)
       together += whole(units[std::size_t(u)]);
     peak = std::max(peak, together);
   }
-  me.equal(what + ": peak by formula", int64_t(session.fsdp.peak_gathered_bytes()), peak);
+  if (slices == copy || !reshards)
+    me.equal(what + ": peak by formula", gathered_peak, peak);
+  else  // with the slices of all others at most
+    me.check.that(gathered_peak > peak && gathered_peak <= peak + again / (slices - 1) + whole(units.back()) / slices,
+                  what + ": peak with slices, " + std::to_string(gathered_peak) + " over " + std::to_string(peak));
   if (me.ranks() > 1) {
-    const int64_t reductions = late ? 1 : m, agreement = m * (me.ranks() - 1) * 8;
+    const int64_t reductions = late ? 1 : m, agreement = m * (me.ranks() - 1) * 8, apart = copy > 1;
     const int64_t forwards = reshards || !late ? m : 1;  // how often a unit is gathered for a forward
-    const auto gathers = counted.of(Collective::all_gather), reduces = counted.of(Collective::reduce_scatter);
-    me.equal(what + ": reductions", reduces.calls, reductions * (n + 1));
-    me.equal(what + ": bytes reduced", reduces.bytes, reductions * (all + me.share(root)));
-    me.equal(what + ": gathers", gathers.calls, 1 + m + forwards * n + (reshards ? m * (n - 1) : 0));
+    const int64_t copies = me.ranks() / copy, wire = options.reduce_format ? 2 : 4;
+    const auto gathers = counted.of(Collective::all_gather), reduces = counted.of(Collective::reduce_scatter),
+               sums = counted.of(Collective::all_reduce);
+    me.equal(what + ": reductions", reduces.calls, apart * reductions * (n + 1));
+    me.equal(what + ": bytes reduced", reduces.bytes, reductions * (all + me.share(root, copy)) * wire / 4);
+    me.equal(what + ": gathers", gathers.calls, m + apart * (1 + forwards * n + (reshards ? m * (n - 1) : 0)));
     me.equal(what + ": bytes gathered", gathers.bytes,
-             me.share(root) + agreement + forwards * all + (reshards ? m * (all - shares.back()) : 0));
+             me.share(root, copy) + agreement + forwards * all + (reshards ? m * again : 0));
+    me.equal(what + ": sums over copies", sums.calls, copies > 1);
+    me.equal(what + ": bytes summed over copies", sums.bytes, 2 * me.share(parts, copies));
   }
   session.fsdp.teardown(session.run);
+  return gathered_peak;
+}
+
+/// Trained parameters, whole.
+template <class Strategy, class Precision = dt::FP32>
+Tensor trained(Strategy strategy, double clip, int64_t accumulate, double times = 1e3, int64_t* steps = nullptr) {
+  const int ranks = dt::current_ranks().world_size;
+  torch::manual_seed(5);
+  const Tensor x = torch::randn({4 * ranks * accumulate * 8, 7});
+  dt::TrainerOptions options{.max_steps = steps ? -1 : 4,
+                             .batch_size = 4,
+                             .accumulate = accumulate,
+                             .shuffle = false,
+                             .log_every = 0,
+                             .deterministic = true,
+                             .progress = false};
+  if (clip > 0) options.gradient_clip = dt::clip_norm(clip);
+  const auto result = dt::Trainer<Strategy, Precision>(options, strategy)
+                          .fit(Task{times}, dt::TensorDataset(x, x.narrow(1, 0, 3).contiguous()));
+  if (steps) *steps = result.steps;
+  torch::NoGradGuard no_grad;
+  std::vector<Tensor> flat;
+  for (const auto& parameter : result.model->parameters()) flat.push_back(parameter.detach().reshape({-1}));
+  return torch::cat(flat);
+}
+
+/// Norms, loss scales and masters of a model that is sharded in groups of ranks are those of the whole: clipped steps
+/// under it are those of DDP. Sharded and FSDP round the same gradients to the same bits.
+void values(Counts& me) {
+  using dt::Format;
+  const double clip = 10;  // every step is clipped: a norm that is wrong by a factor scales it by that factor
+  const Tensor start = [] {
+    std::vector<Tensor> flat;
+    for (const auto& parameter : make()->parameters()) flat.push_back(parameter.detach().reshape({-1}));
+    return torch::cat(flat);
+  }();
+  // As a part of the way that training goes.
+  const auto near = [&](const std::string& what, const Tensor& got, const Tensor& expected, double tolerance) {
+    const double part = ((got - expected).norm() / (expected - start).norm()).item<double>();
+    me.check.that(part <= tolerance, what + " differs by " + std::to_string(part) + " of the way");
+  };
+  for (const int64_t accumulate : {1, 2}) {
+    const Tensor ddp = trained(dt::DDP{}, clip, accumulate);
+    const double moved = (ddp - start).norm().item<double>();
+    me.check.that(moved > 0.02 && moved < 0.041, "four clipped steps move by " + std::to_string(moved));
+    for (int group = 1; group <= me.ranks(); ++group) {
+      if (me.ranks() % group != 0) continue;
+      const std::string what = "C-25 copies on " + std::to_string(group) + " ranks";
+      const Tensor hybrid = trained(dt::FSDP{{.keep_below = 4000, .shard_group = group}}, clip, accumulate);
+      near(what + " against ddp", hybrid, ddp, 1e-3);
+      near(what + ", again", trained(dt::FSDP{{.keep_below = 4000, .shard_group = group}}, clip, accumulate), hybrid,
+           0);
+    }
+    const auto bf16 = [&](auto strategy) {
+      strategy.options.reduce_format = Format::bf16;
+      return trained(strategy, clip, accumulate);
+    };
+    const Tensor rounded = bf16(dt::FSDP{});
+    near("C-34 sharded-2 and fsdp reduced in bf16", bf16(dt::Sharded<2>{}), rounded, 0);
+    if (accumulate == 1) near("C-34 sharded-1 and fsdp reduced in bf16", bf16(dt::Sharded<1>{}), rounded, 0);
+    near("reduced in bf16 against ddp", rounded, ddp, 0.02);
+    if (me.ranks() > 1) me.check.that(!rounded.equal(trained(dt::FSDP{}, clip, accumulate)), "rounding shows");
+  }
+  // The first scales overflow fp16: all copies must skip the same steps.
+  int64_t steps = 0, hybrid_steps = 0;
+  const Tensor scaled = trained<dt::FSDP, dt::FP16Mixed>(dt::FSDP{}, clip, 1, 30, &steps);
+  const Tensor hybrid = trained<dt::FSDP, dt::FP16Mixed>(dt::FSDP{{.shard_group = me.ranks() % 2 ? 1 : me.ranks() / 2}},
+                                                         clip, 1, 30, &hybrid_steps);
+  me.equal("steps taken by copies under a loss scaler", hybrid_steps, steps);
+  me.check.that(steps > 0 && steps < 8, std::to_string(steps) + " of 8 steps were taken: some, but not all");
+  near("copies under a loss scaler", hybrid, scaled, 1e-2);
 }
 
 int rank_main() {
   Counts me(dt::Communicator::connect(dt::current_ranks()));
+  values(me);
   for (const int64_t m : {1, 2}) {
     strategies(me, m);
     for (const bool reshard : {true, false})
@@ -227,6 +338,22 @@ int rank_main() {
             fsdp(me,
                  {.reshard_after_forward = reshard, .prefetch = prefetch, .keep_below = keep_below, .reduce = reduce},
                  m);
+    for (int group = 1; group <= me.ranks(); ++group)
+      for (int k = 1; me.ranks() % group == 0 && k <= group; ++k)
+        for (const auto reduce : {dt::every_micro_batch, dt::at_boundary})
+          if (group % k == 0)
+            fsdp(me,
+                 {.reshard_after_forward = dt::to_ranks(k),
+                  .prefetch = k - 1,
+                  .keep_below = 0,
+                  .reduce = reduce,
+                  .reduce_format = group % 2 ? std::nullopt : std::optional(dt::Format::bf16),
+                  .shard_group = group},
+                 m);
+    std::vector<int64_t> peaks;
+    for (const int most : {1, 2, 3, 0})
+      peaks.push_back(fsdp(me, {.prefetch = 3, .keep_below = 0, .max_gathered = most}, m));
+    for (std::size_t i = 1; i < peaks.size(); ++i) me.check.that(peaks[i - 1] < peaks[i], "limits bound the peak");
   }
   const int code = me.check.summary();
   me.comm().barrier();
@@ -243,7 +370,7 @@ int main(int argc, char** argv) {
   }
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  for (const char* ranks : {"1", "2", "3"}) {
+  for (const char* ranks : {"1", "2", "3", "4"}) {
     const auto run = support::run_self({"--ranks", ranks, "-"}, {}, 400);
     check.ended(run, 0, std::string(ranks) + " ranks");
     std::cout << run.output;

@@ -17,6 +17,7 @@ class FsdpSession {
       : run(dovetail::TrainerOptions{}, dovetail::FSDP::traits, precision), fsdp(dovetail::FSDP(every_unit(options))) {
     run.comm = std::move(comm);
     run.module = std::move(model);
+    fsdp.environment(run);
     dovetail::collect_slots(run);
     fsdp.wrap_model(run);
   }
@@ -59,6 +60,9 @@ class FsdpSession {
   /// Bytes of parameters and of gradients that exist in whole right now.
   std::size_t full_bytes() const {
     return bytes([](const dovetail::FlatSegment& s) { return s.full_bytes(); });
+  }
+  std::size_t slice_bytes() const {
+    return bytes([](const dovetail::FlatSegment& s) { return s.slice_bytes(); });
   }
   std::size_t gradient_bytes() const {
     return bytes([](const dovetail::FlatSegment& s) { return s.gradient_bytes(); });

@@ -3,6 +3,7 @@
 #include <dovetail/policies.hpp>
 #include <dovetail/optim/adamw.hpp>
 #include <dovetail/callback/lambda_callback.hpp>
+#include <dovetail/strategy/predict.hpp>
 #include <dovetail/testing/recorded_rank.hpp>
 #include <dovetail/trainer.hpp>
 
@@ -35,7 +36,7 @@ struct Task {
 constexpr int64_t elements = 4 * (40 * 40 + 40);
 
 struct Recorded {
-  dt::CommunicationCounts sent;
+  dt::CommunicationCounts sent, last;  ///< in all, and in the last step
   int64_t steps = 0, held = 0;
 };
 
@@ -45,7 +46,12 @@ Recorded record(int rank, int world_size, Strategy strategy = {}) {
   const dt::testing::RecordedRank as(rank, world_size);
   const torch::Tensor x = torch::ones({2 * world_size, 40});
   Recorded seen;
+  dt::CommunicationCounts before;
   const auto look = [&](dt::LoopState& state) {
+    const dt::CommunicationCounts now = state.run.comm.counts();
+    static_cast<dt::Count&>(seen.last) = now - before;
+    for (std::size_t i = 0; i < now.each.size(); ++i) seen.last.each[i] = now.each[i] - before.each[i];
+    before = now;
     seen.held = 0;
     for (const dt::Slot& slot : state.run.gradients.slots) seen.held += slot.held.numel();
   };
@@ -100,4 +106,35 @@ TEST_CASE("a recorded rank sends what the formulas say", "[comm][recorded]") {
   CHECK(reduced == 2 * (2 * 7 * elements * 4 / 8));  // two steps of 2 m P
   const dt::CommunicationCounts sharded = step_bytes(dt::Sharded<1>{}).second;
   CHECK(sharded.of(dt::Collective::reduce_scatter).bytes == 2 * (7 * elements * 4 / 8));
+}
+
+TEST_CASE("C-72 a recorded rank of copies on groups of ranks", "[comm][recorded]") {
+  const int world_size = 64;
+  const auto step = [&](dt::FSDP::Options options, int rank) {
+    options.keep_below = 1;
+    const Recorded seen = record(rank, world_size, dt::FSDP{options});
+    const auto predicted =
+        dt::predict(*std::make_shared<Net>(), dt::FSDP{options}, dt::FP32::traits, {.ranks = world_size});
+    CAPTURE(rank, options.shard_group);
+    CHECK(seen.last == predicted.counts);
+    return seen;
+  };
+  const int64_t unit = elements / 4;
+  for (const int group : {1, 2, 8, 32, 64}) {
+    const Recorded seen = step({.shard_group = group}, 37);
+    const auto share = [](int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; };
+    const int64_t part = (unit + group - 1) / group, padded = part * group * 4, copies = world_size / group;
+    const int64_t agreed = (world_size - 1) * 8 * (1 + dt::agreed_numbers);
+    CHECK(seen.last.of(dt::Collective::all_gather).bytes == 7 * share(padded, group) + agreed);
+    CHECK(seen.last.of(dt::Collective::reduce_scatter).bytes == 4 * share(padded, group));
+    const int64_t sum = (4 * part + copies - 1) / copies * copies * 4;  // of all parts, over the copies
+    CHECK(seen.last.of(dt::Collective::all_reduce) ==
+          (copies > 1 ? dt::Count{1, 2 * share(sum, copies)} : dt::Count{}));
+    int64_t held = 0;  // of one copy
+    for (int rank = 0; rank < group; ++rank) held += record(rank, world_size, dt::FSDP{{.shard_group = group}}).held;
+    CHECK(held == elements);
+  }
+  step({.reshard_after_forward = dt::to_ranks(4), .shard_group = 8}, 63);
+  step({.reshard_after_forward = dt::to_ranks(8), .reduce_format = dt::Format::bf16}, 0);
+  step({.prefetch = 2, .max_gathered = 2, .shard_group = 16}, 17);
 }

@@ -17,14 +17,16 @@ namespace dovetail::detail {
 }
 
 /// Turns what c10d or Gloo threw into an Error that says which collective, on which rank, and what to do. Neither of
-/// them has exception types for "too late" and "peer gone", so the words of the message decide.
+/// them has exception types for "too late" and "peer gone", so the words of the message decide. `among` names the ranks
+/// of the run where `rank` counts in a group of them.
 [[noreturn]] inline void throw_collective_error(const std::exception& cause, std::string_view collective, int rank,
-                                                int size, std::chrono::milliseconds timeout) {
+                                                int size, std::chrono::milliseconds timeout,
+                                                const std::string& among = {}) {
   if (const auto* ours = dynamic_cast<const Error*>(&cause)) throw *ours;
   const std::string reason = first_line(cause.what());
   const auto mentions = [&](std::string_view word) { return reason.find(word) != std::string::npos; };
   const std::string where =
-      std::string(collective) + " on rank " + std::to_string(rank) + " of " + std::to_string(size);
+      std::string(collective) + " on rank " + std::to_string(rank) + " of " + std::to_string(size) + among;
   if (mentions("imed out") || mentions("imeout")) {
     throw Error(ExitCode::collective_timeout,
                 where + " waited " + std::to_string(timeout.count()) +

@@ -113,6 +113,7 @@ class Communicator {
 
  private:
   friend void gather_into(Communicator&, const torch::Tensor&, const torch::Tensor&, int);
+  friend struct detail::RankGroups;
   [[nodiscard]] c10d::Backend& backend() const { return *state_->group.backend; }
 
   void count(Collective collective, const torch::Tensor& whole) {

@@ -14,10 +14,14 @@
 namespace dovetail {
 namespace detail {
 
+struct RankGroups;  // comm/rank_groups.hpp
+
 /// What all copies of one Communicator share.
 struct CommunicatorState {
   int rank = 0;
   int size = 1;
+  std::string among = {};  ///< which ranks of the run they are, where not all of them
+  int groups = 0;          ///< made of these ranks so far
   Timeouts timeouts = {};
   std::chrono::milliseconds timeout = {};  ///< of the collectives from now on
   ConnectedGroup group = {};
@@ -31,7 +35,7 @@ struct CommunicatorState {
     try {
       return step();
     } catch (const std::exception& cause) {
-      throw_collective_error(cause, name_of(collective), rank, size, timeout);
+      throw_collective_error(cause, name_of(collective), rank, size, timeout, among);
     }
   }
 };

@@ -28,10 +28,11 @@ struct Timeouts {
 namespace detail {
 
 /// One connected set of ranks. `backend` is what the Communicator calls; `process_group` is the same connections behind
-/// c10d's dispatching front, which c10d::Reducer asks for.
+/// c10d's dispatching front, which c10d::Reducer asks for. Groups of some of the ranks meet in `store`.
 struct ConnectedGroup {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  c10::intrusive_ptr<c10d::Store> store;
 };
 
 /// Gloo's connections are bound to one address: loopback when all ranks are on this machine, else the interface that
@@ -65,10 +66,26 @@ inline void ignore_broken_pipes() {
 
 /// One rank of a world of which nobody else is there.
 [[nodiscard]] inline ConnectedGroup record_rank(const Ranks& ranks, std::shared_ptr<CommunicationCounts> counts) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
   auto recording = c10::make_intrusive<RecordingBackend>(ranks.rank, ranks.world_size);
-  auto group = counted_group(c10::make_intrusive<c10d::HashStore>(), recording, c10d::ProcessGroup::BackendType::CUSTOM,
-                             std::move(counts));
-  return {std::move(recording), std::move(group)};
+  auto group = counted_group(store, recording, c10d::ProcessGroup::BackendType::CUSTOM, std::move(counts));
+  return {std::move(recording), std::move(group), std::move(store)};
+}
+
+using GlooDevices = decltype(c10d::ProcessGroupGloo::Options::devices);
+
+/// Connects the ranks that share a store; returns when every one of them is there.
+[[nodiscard]] inline ConnectedGroup connect_gloo(c10::intrusive_ptr<c10d::Store> store, GlooDevices devices, int rank,
+                                                 int size, const Timeouts& timeouts,
+                                                 std::shared_ptr<CommunicationCounts> counts) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeouts.setup);
+  options->devices = std::move(devices);
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  gloo->barrier()->wait();
+  gloo->setTimeout(timeouts.step);
+
+  auto group = counted_group(store, gloo, c10d::ProcessGroup::BackendType::GLOO, std::move(counts));
+  return {std::move(gloo), std::move(group), std::move(store)};
 }
 
 /// Connects all ranks; returns when every one of them is there.
@@ -78,14 +95,8 @@ inline void ignore_broken_pipes() {
   ignore_broken_pipes();
   auto store = next_store(ranks, timeouts.setup);
   try {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeouts.setup);
-    options->devices.push_back(gloo_device(ranks));
-    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, ranks.rank, ranks.world_size, options);
-    gloo->barrier()->wait();
-    gloo->setTimeout(timeouts.step);
-
-    auto group = counted_group(store, gloo, c10d::ProcessGroup::BackendType::GLOO, std::move(counts));
-    return {std::move(gloo), std::move(group)};
+    return connect_gloo(std::move(store), {gloo_device(ranks)}, ranks.rank, ranks.world_size, timeouts,
+                        std::move(counts));
   } catch (const std::exception& cause) {
     throw_collective_error(cause, "connecting", ranks.rank, ranks.world_size, timeouts.setup);
   }

@@ -14,6 +14,7 @@ struct BatchPlan {
   std::int64_t batch_size = 32;  ///< samples per rank and micro-batch
   std::int64_t accumulate = 1;   ///< micro-batches per optimizer step
   std::int64_t ranks = 1;
+  std::int64_t ranks_per_copy = 0;  ///< neighbouring ranks that share one copy of the model; 0: all ranks
 
   /// Samples per optimizer step, over all ranks.
   constexpr std::int64_t global() const { return batch_size * accumulate * ranks; }
@@ -80,7 +81,10 @@ inline std::string describe(std::string_view strategy_name, const StrategyTraits
   const auto add = [&](auto... parts) { (text.append(parts), ...); };
   const auto number = [](std::int64_t n) { return std::to_string(n); };
 
-  add("strategy   ", strategy_name, " (", words(strategy.shards), ")\n");
+  const std::int64_t copy = batch.ranks_per_copy > 0 ? batch.ranks_per_copy : batch.ranks;
+  add("strategy   ", strategy_name, " (", words(strategy.shards));
+  if (copy < batch.ranks) add(", one copy on each ", number(copy));
+  add(")\n");
   add("precision  ", precision_name, " (computes in ", words(precision.compute), ", keeps weights in ",
       words(precision.storage), precision.wraps_optimizers ? ", wraps optimizers, " : ", ", words(precision.scaler),
       ")\n");
@@ -89,7 +93,7 @@ inline std::string describe(std::string_view strategy_name, const StrategyTraits
     add(stage == order.begin() ? "" : " -> ", name_of(*stage));
   add("\nbatch      ", number(batch.batch_size), " per rank x ", number(batch.accumulate), " accumulated x ",
       number(batch.ranks), batch.ranks == 1 ? " rank = " : " ranks = ", number(batch.global()), " samples per step\n");
-  const ModelState state = model_state(strategy, precision, static_cast<int>(batch.ranks));
+  const ModelState state = model_state(strategy, precision, static_cast<int>(copy));
   add("memory     ", decimal(state.total()), " bytes per parameter on each rank with Adam: weights ",
       decimal(state.weights), ", gradients ", decimal(state.gradients), ", optimizer ", decimal(state.optimizer), "\n");
   return text;

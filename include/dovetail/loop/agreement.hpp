@@ -35,6 +35,7 @@ class Agreement {
 
     const bool local_sums =
         !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
+    const int copy = run.gradients.ranks_per_copy;
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);
     for (int r = 0; r < run.world_size(); ++r) {
@@ -47,9 +48,9 @@ class Agreement {
       if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
       for (std::size_t k = 0; k < norms; ++k) {
         const double norm = theirs[fixed + k];
-        // Parts add up. Whole gradients are the same on every rank; where they are not, an overflow of one counts for
-        // all.
-        if (run.gradients.parts || !std::isfinite(norm) || r == run.rank()) total.squared_norms[k] += norm;
+        // The parts of this rank's copy add up. Copies are the same on every rank; where they are not, an overflow of
+        // one counts for all.
+        if (r / copy == run.rank() / copy || !std::isfinite(norm)) total.squared_norms[k] += norm;
       }
     }
     step_samples_ =

@@ -17,9 +17,9 @@ class MainGradients {
  public:
   std::vector<Slot> slots;
   std::vector<torch::Tensor> buffers;  ///< what autograd adds into, zeroed after each step
-  bool parts = false;                  ///< each rank holds its part only, so squared norms add up over ranks
-  bool summed = false;                 ///< since the last step: do they hold the sum over ranks?
-  double sum_is_times = 1;             ///< they hold the sum times this (1 / ranks where the reduction averages)
+  int ranks_per_copy = 1;   ///< neighbouring ranks, of which each holds a part: squared norms add up over them
+  bool summed = false;      ///< since the last step: do they hold the sum over ranks?
+  double sum_is_times = 1;  ///< they hold the sum times this (1 / ranks where the reduction averages)
 
   /// To be called when slots, mains and the optimizers' choice are final: groups mains into few flat tensors.
   void finish(std::size_t optimizers) {

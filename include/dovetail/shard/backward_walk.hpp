@@ -67,9 +67,12 @@ class BackwardWalk {
 
   template <class Memory>
   void finish(Memory& memory, int unit, bool last_visit) {
-    if (last_visit) memory.let_go(unit);
-    if (reshards_ || (last_visit && reduces_)) memory.release(unit);
-    if (!last_visit) return;
+    if (!last_visit) {
+      if (reshards_) memory.reshard(unit);
+      return;
+    }
+    memory.let_go(unit);
+    if (reshards_ || reduces_) memory.release(unit);
     if (reduces_)
       memory.reduce(unit, adds_);
     else

@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/flat_home.hpp>
+#include <dovetail/shard/gradient_wire.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 #include <dovetail/shard/whole_unit.hpp>
 
@@ -23,17 +24,23 @@ struct UnitMemory {
 ///
 /// The module's tensors are views of `full`, and their gradients views of `gradient`; both exist only while the unit
 /// needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum of
-/// their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank.
+/// their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank. Between
+/// forward and backward the rank may keep a slice of `full`: more than its part, so that few ranks have all of it.
 class FlatSegment {
  public:
   /// @param tensors the module's own, dense, in the order in which they are to lie
   /// @param gathered dtype of the module's tensors from now on
+  /// @param reduced dtype in which gradients are sent
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
   /// @param filled does the shard hold its elements already, so that the tensors need not?
   FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
-              torch::Tensor shard, torch::Tensor main, const std::string& whose, const UnitMemory& memory = {},
-              bool filled = false)
-      : tensors_(std::move(tensors)), layout_(std::move(layout)), shard_(std::move(shard)), main_(std::move(main)) {
+              torch::ScalarType reduced, torch::Tensor shard, torch::Tensor main, const std::string& whose,
+              const UnitMemory& memory = {}, bool filled = false)
+      : tensors_(std::move(tensors)),
+        layout_(std::move(layout)),
+        shard_(std::move(shard)),
+        main_(std::move(main)),
+        gathered_memory_(memory.gathered) {
     torch::NoGradGuard no_grad;
     const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
     const torch::Tensor gradient = torch::empty({layout_.size()}, main_.options());
@@ -58,6 +65,7 @@ class FlatSegment {
                                 " are read after FSDP has sent them to their owners; "
                                 "what is left of them is with the optimizer's tensors.",
                             memory.gradients);
+    wire_ = GradientWire(gradient, reduced, memory.gradients);
     full_.close();
     gradient_.close();
   }
@@ -67,17 +75,41 @@ class FlatSegment {
   const torch::Tensor& shard() const { return shard_; }
   const torch::Tensor& main() const { return main_; }
   std::size_t full_bytes() const { return full_.is_open() ? full_.bytes() : 0; }
+  std::size_t slice_bytes() const { return has_slice() ? slice_.bytes() : 0; }
   std::size_t gradient_bytes() const { return gradient_.is_open() ? gradient_.bytes() : 0; }
 
-  /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype.
-  Pending gather(Communicator& comm) {
+  /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype; or, where slices
+  /// were kept, the neighbours' slices.
+  Pending gather(Communicator& comm, Communicator& neighbours) {
     torch::NoGradGuard no_grad;
     full_.open();
+    if (has_slice()) {
+      const torch::Tensor place = slice_place(neighbours);
+      place.copy_(slice_.buffer());
+      slice_.close();
+      return neighbours.all_gather_into_async(full_.buffer(), place);
+    }
     if (full_part_.scalar_type() == shard_.scalar_type()) return comm.all_gather_into_async(full_.buffer(), shard_);
     full_part_.copy_(shard_);
     return comm.all_gather_into_async(full_.buffer(), full_part_);
   }
-  void release() { full_.close(); }
+  void release() {
+    full_.close();
+    if (has_slice()) slice_.close();
+  }
+
+  /// Frees all but this rank's slice among its neighbours.
+  void release_but_slice(const Communicator& neighbours) {
+    torch::NoGradGuard no_grad;
+    const torch::Tensor place = slice_place(neighbours);
+    if (!slice_.buffer().defined()) {
+      slice_ = StorageGate(torch::empty_like(place), "dovetail: a slice is read after it was freed.", gathered_memory_);
+      slice_.close();
+    }
+    slice_.open();
+    slice_.buffer().copy_(place);
+    full_.close();
+  }
 
   /// Zero through the buffer itself: the views that autograd adds into do not count it as a gradient that arrived.
   void open_gradient() {
@@ -90,8 +122,15 @@ class FlatSegment {
 
   /// Starts to sum the gradients over ranks into `main`, or to add the sum to it. They must stay open meanwhile.
   Pending reduce(Communicator& comm, bool adds) {
+    torch::NoGradGuard no_grad;
     open_gradient();
-    return comm.reduce_scatter_async(main_, gradient_.buffer(), adds);
+    const torch::Tensor& sent = wire_.load(gradient_.buffer());
+    if (wire_.rounds()) gradient_.close();
+    return comm.reduce_scatter_async(main_, sent, adds);
+  }
+  void finish_reduce() {
+    wire_.sent();
+    gradient_.close();
   }
 
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
@@ -102,10 +141,18 @@ class FlatSegment {
   }
 
  private:
+  bool has_slice() const { return slice_.buffer().defined() && slice_.is_open(); }
+  torch::Tensor slice_place(const Communicator& neighbours) const {
+    const int64_t size = layout_.size() / neighbours.size();
+    return full_.buffer().narrow(0, neighbours.rank() * size, size);
+  }
+
   std::vector<torch::Tensor> tensors_;
   FlatLayout layout_;
   torch::Tensor shard_, main_;
-  StorageGate full_, gradient_;
+  StorageGate full_, gradient_, slice_;
+  GradientWire wire_;
+  std::shared_ptr<MemoryPool> gathered_memory_;
   torch::Tensor full_part_;  // this rank's place in full
 };
 
@@ -120,12 +167,15 @@ class FlatUnit {
   std::vector<FlatSegment>& segments() { return segments_; }
   const std::vector<FlatSegment>& segments() const { return segments_; }
 
-  void start_gather(Communicator& comm) {
-    for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm));
+  void start_gather(Communicator& comm, Communicator& neighbours) {
+    for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm, neighbours));
   }
   void finish_gather() { finish(gathering_); }
   void release() {
     for (FlatSegment& segment : segments_) segment.release();
+  }
+  void release_but_slice(const Communicator& neighbours) {
+    for (FlatSegment& segment : segments_) segment.release_but_slice(neighbours);
   }
   void open_gradients() {
     for (FlatSegment& segment : segments_) segment.open_gradient();
@@ -139,7 +189,7 @@ class FlatUnit {
   }
   void finish_reduce() {
     finish(reducing_);
-    close_gradients();
+    for (FlatSegment& segment : segments_) segment.finish_reduce();
   }
   void restore(Communicator& comm) {
     for (FlatSegment& segment : segments_) segment.restore(comm);

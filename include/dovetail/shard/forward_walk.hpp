@@ -117,7 +117,7 @@ class ForwardWalk {
       if (reshards_ && is_running(unit)) refuse_nesting(memory, unit);
       alive_.pop_back();
       states_[std::size_t(unit)].alive = false;
-      if (reshards_) memory.release(unit);
+      if (reshards_) memory.reshard(unit);
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/flat_home.hpp>
+#include <dovetail/shard/gradient_wire.hpp>
 #include <dovetail/shard/storage_gate.hpp>
 
 #include <algorithm>
@@ -17,11 +18,13 @@ class GradientBucket {
   /// @param like    tensors of the gradients' sizes and strides
   /// @param buffer  all gradients; its memory exists from the first that arrives until they are reduced, if `frees`
   /// @param main    this rank's part of the sum; may be part of the buffer if that stays
+  /// @param wire    what is sent of the buffer
   GradientBucket(const std::vector<torch::Tensor>& like, FlatLayout layout, StorageGate buffer, torch::Tensor main,
-                 bool frees)
+                 GradientWire wire, bool frees)
       : layout_(std::move(layout)),
         buffer_(std::move(buffer)),
         main_(std::move(main)),
+        wire_(std::move(wire)),
         frees_(frees),
         filled_(like.size(), false) {
     for (std::size_t i = 0; i < like.size(); ++i)
@@ -59,13 +62,16 @@ class GradientBucket {
       end = layout_.offset(i) + layout_.numel(i);
     }
     zero(end, layout_.size());
-    pending_ = comm.reduce_scatter_async(main_, buffer_.buffer(), adds);
+    const torch::Tensor& sent = wire_.load(buffer_.buffer());
+    if (frees_ && wire_.rounds()) buffer_.close();
+    pending_ = comm.reduce_scatter_async(main_, sent, adds);
     reducing_ = true;
   }
 
   void finish_reduce() {
     if (!std::exchange(reducing_, false)) return;
     pending_.wait();
+    wire_.sent();
     if (frees_) buffer_.close();
   }
 
@@ -77,6 +83,7 @@ class GradientBucket {
   FlatLayout layout_;
   StorageGate buffer_;
   torch::Tensor main_;
+  GradientWire wire_;
   bool frees_;
   std::vector<torch::Tensor> places_;
   std::vector<bool> filled_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/comm/communicator.hpp>
+#include <dovetail/shard/gather_states.hpp>
 
 #include <algorithm>
 #include <string>
@@ -18,31 +19,44 @@ class PlannedUnits {
     std::int64_t gathered, reduced;
   };
 
-  PlannedUnits(std::vector<std::vector<Segment>> units, std::vector<Segment> root, int ranks)
-      : units_(std::move(units)), root_(std::move(root)), states_(units_.size()), ranks_(ranks) {}
+  /// How many ranks do things together, as in UnitRanks.
+  struct Ranks {
+    int all, copy = all, neighbours = 1;
+  };
+
+  PlannedUnits(std::vector<std::vector<Segment>> units, std::vector<Segment> root, Ranks ranks, int max_gathered = 0)
+      : units_(std::move(units)),
+        root_(std::move(root)),
+        gathers_(units_.size(), max_gathered),
+        sliced_(units_.size(), false),
+        ranks_(ranks) {}
 
   const CommunicationCounts& counts() const { return counts_; }
   std::int64_t most_gathered() const { return most_; }
 
-  void gather_root() { start(root_); }
+  void gather_root() { start(root_, false); }
   void reduce_root() { reduce(root_); }
 
   void gather(int unit) {
-    State& s = states_[std::size_t(unit)];
-    if (!s.gathered && !std::exchange(s.in_flight, false)) start(units_[std::size_t(unit)]);
-    s.gathered = true;
+    if (gathers_.need(std::size_t(unit)) == GatherStates::Is::away) start(std::size_t(unit));
   }
   bool gather_ahead(int unit, bool will_be_released) {
-    State& s = states_[std::size_t(unit)];
-    if (s.in_flight) return true;
-    if (s.gathered) return !will_be_released;
-    start(units_[std::size_t(unit)]);
-    return s.in_flight = true;
+    const auto ahead = gathers_.need_later(std::size_t(unit), will_be_released);
+    if (ahead == GatherStates::Ahead::start) start(std::size_t(unit));
+    return ahead != GatherStates::Ahead::too_early;
   }
   void release(int unit) {
-    State& s = states_[std::size_t(unit)];
-    if (std::exchange(s.gathered, false))
-      for (const Segment& segment : units_[std::size_t(unit)]) now_ -= segment.gathered;
+    if (!gathers_.release(std::size_t(unit))) return;
+    for (const Segment& segment : units_[std::size_t(unit)]) now_ -= segment.gathered;
+  }
+  void reshard(int unit) {
+    if (ranks_.neighbours == 1) return release(unit);
+    if (!gathers_.release(std::size_t(unit))) return;
+    for (const Segment& segment : units_[std::size_t(unit)]) {
+      hold(slice(segment));
+      now_ -= segment.gathered;
+    }
+    sliced_[std::size_t(unit)] = true;
   }
   void reduce(int unit, bool) { reduce(units_[std::size_t(unit)]); }
   void owe(int) {}
@@ -52,9 +66,10 @@ class PlannedUnits {
     for (std::size_t u = 0; u < units_.size(); ++u) release(int(u));
   }
 
-  /// A collective of so many bytes in whole.
-  void count(Collective collective, std::int64_t bytes) {
-    if (ranks_ > 1 && bytes > 0) counts_.add(collective, bytes_sent(collective, bytes, ranks_));
+  /// A collective of so many bytes in whole, over all ranks or so many.
+  void count(Collective collective, std::int64_t bytes) { count(collective, bytes, ranks_.all); }
+  void count(Collective collective, std::int64_t bytes, int ranks) {
+    if (ranks > 1 && bytes > 0) counts_.add(collective, bytes_sent(collective, bytes, ranks));
   }
 
   // Asked for by walks that meet what was not planned.
@@ -62,25 +77,29 @@ class PlannedUnits {
   Communicator& comm() { return alone_; }
 
  private:
-  struct State {
-    bool gathered = false, in_flight = false;
-  };
+  std::int64_t slice(const Segment& segment) const { return segment.gathered / ranks_.neighbours; }
+  void hold(std::int64_t bytes) { most_ = std::max(most_, now_ += bytes); }
 
-  void start(const std::vector<Segment>& segments) {
+  void start(std::size_t unit) {
+    start(units_[unit], sliced_[unit]);
+    sliced_[unit] = false;
+  }
+  void start(const std::vector<Segment>& segments, bool from_slices) {
     for (const Segment& segment : segments) {
-      count(Collective::all_gather, segment.gathered);
-      now_ += segment.gathered;
+      count(Collective::all_gather, segment.gathered, from_slices ? ranks_.neighbours : ranks_.copy);
+      hold(segment.gathered);
+      if (from_slices) now_ -= slice(segment);
     }
-    most_ = std::max(most_, now_);
   }
   void reduce(const std::vector<Segment>& segments) {
-    for (const Segment& segment : segments) count(Collective::reduce_scatter, segment.reduced);
+    for (const Segment& segment : segments) count(Collective::reduce_scatter, segment.reduced, ranks_.copy);
   }
 
   std::vector<std::vector<Segment>> units_;
   std::vector<Segment> root_;
-  std::vector<State> states_;
-  int ranks_;
+  GatherStates gathers_;
+  std::vector<bool> sliced_;
+  Ranks ranks_;
   Communicator alone_;
   CommunicationCounts counts_;
   std::int64_t now_ = 0, most_ = 0;

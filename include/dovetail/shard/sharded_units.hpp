@@ -34,10 +34,11 @@ class ShardedUnits {
   struct Options {
     bool reshard_after_forward = true;
     int prefetch = 1;
+    int max_gathered = 0;
   };
 
-  ShardedUnits(std::vector<FlatUnit> units, FlatUnit root, Communicator comm, Options options)
-      : memory_(std::move(units), std::move(root), std::move(comm)),
+  ShardedUnits(std::vector<FlatUnit> units, FlatUnit root, UnitRanks ranks, Options options)
+      : memory_(std::move(units), std::move(root), std::move(ranks), options.max_gathered),
         options_(options),
         forward_(memory_.units().size()) {}
 
@@ -66,6 +67,7 @@ class ShardedUnits {
     memory_.start_root();
     phase_ = Phase::forward;
     evaluates_ = evaluates;
+    memory_.expect_backward(!evaluates);
     schedule().forget_before(std::exchange(forget_[evaluates_], 0));
     forward_.begin(schedule(), reshards(), options_.prefetch, memory_);
     memory_.finish_root();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/shard/flat_unit.hpp>
+#include <dovetail/shard/gather_states.hpp>
 
 #include <algorithm>
 #include <string>
@@ -10,12 +11,25 @@
 
 namespace dovetail {
 
+/// The ranks that do things together with units.
+struct UnitRanks {
+  Communicator all;              ///< agree on the units that are visited
+  Communicator copy = all;       ///< share one copy of the model, each holding a part
+  Communicator neighbours = {};  ///< of the latter: have a unit in slices between its forward and its backward; one
+                                 ///< rank: there are no slices
+};
+
 /// The storage of all units of a model, and which of them are gathered. It knows of no order: whoever calls it must do
 /// so in the same order on every rank.
 class UnitsInMemory {
  public:
-  UnitsInMemory(std::vector<FlatUnit> units, FlatUnit root, Communicator comm)
-      : units_(std::move(units)), root_(std::move(root)), states_(units_.size()), comm_(std::move(comm)) {}
+  /// @param max_gathered  units are gathered ahead only while fewer are gathered; 0: no limit
+  UnitsInMemory(std::vector<FlatUnit> units, FlatUnit root, UnitRanks ranks, int max_gathered = 0)
+      : units_(std::move(units)),
+        root_(std::move(root)),
+        gathers_(units_.size(), max_gathered),
+        states_(units_.size()),
+        ranks_(std::move(ranks)) {}
 
   const std::vector<FlatUnit>& units() const { return units_; }
   FlatUnit& unit(int unit) { return units_[std::size_t(unit)]; }
@@ -23,7 +37,8 @@ class UnitsInMemory {
   FlatUnit& root() { return root_; }
   const FlatUnit& root() const { return root_; }
   const std::string& name(int unit) const { return units_[std::size_t(unit)].name(); }
-  Communicator& comm() { return comm_; }
+  Communicator& comm() { return ranks_.all; }
+  Communicator& copy() { return ranks_.copy; }
 
   bool is_kept(int unit) const { return state(unit).kept; }
 
@@ -32,31 +47,35 @@ class UnitsInMemory {
   void let_go(int unit) { state(unit).kept = false; }
 
   void gather(int unit) {
-    State& s = state(unit);
-    if (s.gathered) return;
-    if (!std::exchange(s.in_flight, false)) units_[std::size_t(unit)].start_gather(comm_);
-    units_[std::size_t(unit)].finish_gather();
-    s.gathered = true;
+    const auto before = gathers_.need(std::size_t(unit));
+    if (before == GatherStates::Is::away) start_gather(units_[std::size_t(unit)]);
+    if (before != GatherStates::Is::whole) units_[std::size_t(unit)].finish_gather();
   }
 
-  /// Starts to gather a unit that will be needed. False where it is there now and will have been released by then: too
-  /// early.
+  /// Starts to gather a unit that will be needed. False: it is too early for that.
   bool gather_ahead(int unit, bool will_be_released) {
-    State& s = state(unit);
-    if (s.in_flight) return true;
-    if (s.gathered) return !will_be_released;
-    units_[std::size_t(unit)].start_gather(comm_);
-    s.in_flight = true;
-    return true;
+    const auto ahead = gathers_.need_later(std::size_t(unit), will_be_released);
+    if (ahead == GatherStates::Ahead::start) start_gather(units_[std::size_t(unit)]);
+    return ahead != GatherStates::Ahead::too_early;
   }
 
   void release(int unit) {
-    state(unit).gathered = false;
+    gathers_.release(std::size_t(unit));
     if (!state(unit).kept) units_[std::size_t(unit)].release();
   }
 
+  /// Will backward come by the units that are freed from now on? Then slices of them stay, where there are slices.
+  void expect_backward(bool comes) { keeps_slices_ = comes && ranks_.neighbours.size() > 1; }
+
+  /// Frees a unit that backward needs once more.
+  void reshard(int unit) {
+    if (!keeps_slices_) return release(unit);
+    if (gathers_.release(std::size_t(unit)) && !state(unit).kept)
+      units_[std::size_t(unit)].release_but_slice(ranks_.neighbours);
+  }
+
   void start_root() {
-    if (!std::exchange(root_gathered_, true)) root_.start_gather(comm_);
+    if (!std::exchange(root_gathered_, true)) start_gather(root_);
   }
   void finish_root() { root_.finish_gather(); }
   void release_root() {
@@ -102,35 +121,34 @@ class UnitsInMemory {
   /// every forward.
   void drop_within_window(bool frees_parameters) {
     for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (frees_parameters || !states_[u].gathered) drop_gathered(u);
+      if (frees_parameters || gathers_.of(u) != GatherStates::Is::whole) drop_gathered(u);
       states_[u].kept = false;
     }
   }
 
   /// Whole parameters for the module.
   void restore() {
-    for (FlatUnit& unit : units_) unit.restore(comm_);
-    root_.restore(comm_);
+    for (FlatUnit& unit : units_) unit.restore(ranks_.copy);
+    root_.restore(ranks_.copy);
   }
 
  private:
   struct State {
-    bool gathered = false;   ///< the same on every rank at the same point of the order
-    bool in_flight = false;  ///< gathered ahead
     bool kept = false;
     bool owed = false;  ///< gradients of earlier micro-batches, on some rank
   };
 
   void drop_gathered(std::size_t u) {
-    if (std::exchange(states_[u].in_flight, false)) units_[u].finish_gather();
+    if (gathers_.drop(u) == GatherStates::Is::in_flight) units_[u].finish_gather();
     units_[u].release();
-    states_[u].gathered = false;
   }
 
+  void start_gather(FlatUnit& unit) { unit.start_gather(ranks_.copy, ranks_.neighbours); }
+
   void start(FlatUnit& unit, bool adds) {
-    unit.start_reduce(comm_, adds);
+    unit.start_reduce(ranks_.copy, adds);
     reducing_.push_back(&unit);
-    if (comm_.size() == 1) finish_reductions();
+    if (ranks_.copy.size() == 1) finish_reductions();
   }
 
   bool is_reducing(const FlatUnit& unit) const {
@@ -142,10 +160,11 @@ class UnitsInMemory {
 
   std::vector<FlatUnit> units_;
   FlatUnit root_;
+  GatherStates gathers_;
   std::vector<State> states_;
   std::vector<FlatUnit*> reducing_;
-  Communicator comm_;
-  bool root_gathered_ = false;
+  UnitRanks ranks_;
+  bool root_gathered_ = false, keeps_slices_ = false;
 };
 
 }  // namespace dovetail

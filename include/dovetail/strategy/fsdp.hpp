@@ -4,7 +4,9 @@
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
 #include <dovetail/strategy/reduce.hpp>
+#include <dovetail/strategy/reshard.hpp>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace dovetail {
@@ -18,16 +20,24 @@ struct FSDP final : StrategyBase {
       .delays_optimizer_setup = true, .wraps_model = true, .shards = Shards::parameters, .cuts_tensors = true};
 
   struct Options {
-    bool reshard_after_forward =
-        true;          ///< free a unit's parameters after its forward and gather them again in backward
-    int prefetch = 1;  ///< how many units are gathered ahead of the one that computes
+    ReshardAfterForward reshard_after_forward = true;  ///< free a unit's parameters after its forward and gather them
+                                                       ///< again in backward; or to_ranks(k)
+    int prefetch = 1;                                  ///< how many units are gathered ahead of the one that computes
     std::int64_t keep_below = 1 << 16;  ///< units of fewer elements stay gathered for the whole step and share their
                                         ///< collectives, as long as they have at most 16 times that together
     Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches, and parameters too
                                         ///< where they are not freed after their forward
-    bool deferred_building = false;     ///< cut each unit as soon as it is constructed, so that a model larger than one
-                                        ///< rank's memory can be built: the same bits, but configure_model may read and
-                                        ///< write a unit's parameters only in its constructor or in full_parameters
+    std::optional<Format> reduce_format{};  ///< gradients are rounded to it once, sent in it and summed in fp32;
+                                            ///< nothing: they are sent as they are summed
+    int shard_group = 0;   ///< ranks that share one copy of the model: sharded inside, replicated outside; must divide
+                           ///< the ranks; 0: all of them. Sums over copies are made once a step, in fp32
+    int max_gathered = 0;  ///< units are gathered ahead only while fewer than that are gathered; 0: no limit
+    bool deferred_building = false;  ///< cut each unit as soon as it is constructed, so that a model larger than one
+                                     ///< rank's memory can be built: the same bits, but configure_model may read and
+                                     ///< write a unit's parameters only in its constructor or in full_parameters
+
+    /// How many of so many ranks share one copy of the model.
+    constexpr int ranks_per_copy(int ranks) const { return shard_group > 0 ? shard_group : ranks; }
   };
   Options options{};
 

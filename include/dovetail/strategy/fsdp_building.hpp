@@ -19,8 +19,9 @@ namespace dovetail::detail {
 /// if it had been built without this. Units that are to stay gathered are left alone.
 class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
  public:
-  FSDPBuilding(RunContext& run, const FSDP::Options& options)
-      : run_(run), options_(options), kept_(options.keep_below) {
+  /// @param copy  the ranks that share one copy of the model
+  FSDPBuilding(RunContext& run, const FSDP::Options& options, Communicator copy)
+      : run_(run), copy_(std::move(copy)), options_(options), kept_(options.keep_below) {
     options_.keep_below = 0;
   }
 
@@ -44,7 +45,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
         tensors.push_back(slots[i].model);
       }
       run_.cut.add(std::make_unique<CutGroup>(
-          std::move(tensors), segment->layout, run_.rank(),
+          std::move(tensors), segment->layout, copy_.rank(),
           "dovetail: the parameters " + names_of(named) +
               " of a unit are read after deferred_building has cut them. Fill them in the constructor of the module, "
               "or in a scope of full_parameters(*unit)."));
@@ -57,7 +58,8 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
       if (has_one_of(parameters, *group))
         made.push_back(share_whole(group->whole(), on_every_rank, [&] {
           auto whole = std::make_shared<WholeUnit>(on_every_rank);
-          whole->add(group->tensors(), group->layout(), group->part(), run_.comm);
+          if (on_every_rank || run_.rank() < copy_.size())
+            whole->add(group->tensors(), group->layout(), group->part(), copy_);
           return whole;
         }));
     return made;
@@ -75,7 +77,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
       if (!group->whole().expired())
         throw Error(ExitCode::user_code,
                     "a scope of full_parameters is still open when configure_model has ended: let it end there.");
-    run_.cut.restore_unless(run_.comm, [&](const CutGroup& group) { return is_in(plan, group); });
+    run_.cut.restore_unless(copy_, [&](const CutGroup& group) { return is_in(plan, group); });
   }
 
  private:
@@ -101,6 +103,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
   }
 
   RunContext& run_;
+  Communicator copy_;
   FSDP::Options options_;
   KeptUnits kept_;
 };

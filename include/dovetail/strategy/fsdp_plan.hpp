@@ -3,7 +3,8 @@
 
 #include <dovetail/run/dense.hpp>
 #include <dovetail/shard/unit_tree.hpp>
-#include <dovetail/strategy/fsdp.hpp>
+#include <dovetail/strategy/fsdp_checks.hpp>
+#include <dovetail/strategy/reduce_dtype.hpp>
 
 #include <map>
 #include <optional>
@@ -17,8 +18,8 @@ namespace dovetail {
 struct FSDPPlan {
   /// Parameters of one unit, of one stored dtype, gathered in one dtype. In order of units, the root first.
   struct Segment {
-    int unit;  ///< UnitTree::root for what stays gathered for the whole step
-    torch::ScalarType stored, gathered;
+    int unit;                                     ///< UnitTree::root for what stays gathered for the whole step
+    torch::ScalarType stored, gathered, reduced;  ///< the latter: as gradients are sent
     std::vector<std::size_t> slots;
     FlatLayout layout;
   };
@@ -72,15 +73,18 @@ inline std::optional<torch::ScalarType> low_format(const PrecisionTraits& precis
 
 }  // namespace detail
 
-/// @throws Error(user_code) for a parameter that is not dense
+/// @param ranks  of the run; parts are those of the ranks that share one copy of the model
+/// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for options that mean nothing
 inline FSDPPlan plan_fsdp(torch::nn::Module& model, const std::vector<Slot>& slots, const FSDP::Options& options,
                           const PrecisionTraits& precision, int ranks) {
+  check_options(options, ranks);
   const UnitTree tree(model);
   const std::vector<int> numbers = detail::number_units(slots, tree, options.keep_below);
   FSDPPlan plan;
   for (std::size_t u = 0; u < numbers.size(); ++u)
     if (numbers[u] != UnitTree::root) plan.units.push_back({tree.units()[u].unit, tree.units()[u].name});
 
+  const int parts = options.ranks_per_copy(ranks);
   const auto low = detail::low_format(precision);
   std::map<std::tuple<int, torch::ScalarType, torch::ScalarType>, std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -94,7 +98,8 @@ inline FSDPPlan plan_fsdp(torch::nn::Module& model, const std::vector<Slot>& slo
     std::vector<int64_t> numels;
     for (const std::size_t i : members) numels.push_back(slots[i].model.numel());
     const auto [unit, stored, gathered] = key;
-    plan.segments.push_back({unit, stored, gathered, std::move(members), FlatLayout(numels, ranks)});
+    const auto reduced = reduce_dtype(slots[members.front()], options.reduce_format, FSDP::name);
+    plan.segments.push_back({unit, stored, gathered, reduced, std::move(members), FlatLayout(numels, parts)});
   }
   return plan;
 }

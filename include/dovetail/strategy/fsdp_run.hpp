@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/rank_groups.hpp>
 #include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/strategy/fsdp_building.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
@@ -8,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace dovetail {
 
@@ -24,10 +26,11 @@ class FSDPRun : public StrategyBase {
   ~FSDPRun() { detach(); }
 
   void environment(StrategyContext& run) {
-    if (options_.prefetch < 0) throw Error(ExitCode::arguments, "FSDP's prefetch is negative: it must be at least 0.");
-    if (options_.keep_below < 0)
-      throw Error(ExitCode::arguments, "FSDP's keep_below is negative: it must be at least 0.");
-    if (options_.deferred_building) building_ = std::make_unique<detail::FSDPBuilding>(run, options_);
+    check_options(options_, run.world_size());
+    compare_options(options_, run.comm);
+    if (!options_.deferred_building) return;
+    ranks_ = make_groups(run.comm);
+    building_ = std::make_unique<detail::FSDPBuilding>(run, options_, ranks_->copy);
   }
 
   void build_model(StrategyContext& run) {
@@ -39,24 +42,27 @@ class FSDPRun : public StrategyBase {
     if (run.gradients.slots.empty()) collect_slots(run);
     const FSDPPlan plan = plan_fsdp(*run.module, run.gradients.slots, options_, run.precision, run.world_size());
 
+    const UnitRanks ranks = ranks_ ? *ranks_ : make_groups(run.comm);
     std::vector<FlatUnit> units;
     for (const auto& unit : plan.units) units.emplace_back(unit.name);
     FlatUnit root;
     auto shards = allocate(run, plan, false), mains = allocate(run, plan, true);
+    for (const auto& [stored, main] : mains) mains_.push_back(main);
     for (const auto& segment : plan.segments) {
       FlatUnit& unit = segment.unit == UnitTree::root ? root : units[std::size_t(segment.unit)];
-      add_segment(run, unit, segment, shards[segment.stored], mains[segment.stored]);
+      add_segment(run, ranks.copy.rank(), unit, segment, shards[segment.stored], mains[segment.stored]);
     }
 
     model_ = run.module;
-    all_ = std::make_shared<ShardedUnits>(std::move(units), std::move(root), run.comm,
-                                          ShardedUnits::Options{options_.reshard_after_forward, options_.prefetch});
+    all_ = std::make_shared<ShardedUnits>(
+        std::move(units), std::move(root), ranks,
+        ShardedUnits::Options{bool(options_.reshard_after_forward), options_.prefetch, options_.max_gathered});
     for (std::size_t u = 0; u < plan.units.size(); ++u) {
       attached_.push_back(plan.units[u].unit);
       attached_.back()->attach(std::make_shared<ShardedUnitRuntime>(all_, int(u)));
     }
     parameters_ = std::make_unique<detail::FSDPParameters>(all_);
-    run.gradients.parts = run.world_size() > 1;
+    run.gradients.ranks_per_copy = ranks.copy.size();
   }
 
   void attach_gradients(StrategyContext&) {}  // wrap_model has given every slot its main gradient
@@ -76,6 +82,7 @@ class FSDPRun : public StrategyBase {
   void after_backward(StrategyContext&) { all_->end_backward(); }
   void reduce(StrategyContext& run) {
     all_->finish_reductions();
+    for (const torch::Tensor& main : mains_) replicas_.all_reduce_deterministic(main);
     run.gradients.summed = true;
   }
   void after_step(StrategyContext&) { all_->invalidate(); }
@@ -95,6 +102,13 @@ class FSDPRun : public StrategyBase {
  private:
   bool at_boundary() const { return options_.reduce == Reduce::at_boundary; }
 
+  UnitRanks make_groups(const Communicator& all) {
+    const int copy = options_.ranks_per_copy(all.size()),
+              slices = options_.reshard_after_forward.slices().value_or(copy);
+    replicas_ = counterparts(all, copy);
+    return {all, neighbours(all, copy), slices < copy ? neighbours(all, slices) : Communicator()};
+  }
+
   /// One buffer for the parts of all segments of a stored dtype, so that one pass of the optimizer steps all of them.
   static std::map<torch::ScalarType, torch::Tensor> allocate(const StrategyContext& run, const FSDPPlan& plan,
                                                              bool mains) {
@@ -107,7 +121,7 @@ class FSDPRun : public StrategyBase {
   }
 
   /// Cuts the next part off each buffer, makes the segment, and fills the slots.
-  void add_segment(StrategyContext& run, FlatUnit& unit, const FSDPPlan::Segment& plan, torch::Tensor& shards,
+  void add_segment(StrategyContext& run, int part, FlatUnit& unit, const FSDPPlan::Segment& plan, torch::Tensor& shards,
                    torch::Tensor& mains) {
     const int64_t size = plan.layout.part_size();
     const torch::Tensor shard = shards.narrow(0, 0, size), main = mains.narrow(0, 0, size);
@@ -120,11 +134,12 @@ class FSDPRun : public StrategyBase {
       tensors.push_back(slots.back()->model);
     }
     const bool filled = run.cut.move_part(tensors, shard);
-    unit.segments().emplace_back(std::move(tensors), plan.layout, run.rank(), plan.gathered, shard, main,
+    unit.segments().emplace_back(std::move(tensors), plan.layout, part, plan.gathered,
+                                 plan.layout.parts() > 1 ? plan.reduced : main.scalar_type(), shard, main,
                                  describe(unit, slots), memory_, filled);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       Slot& slot = *slots[i];
-      const Piece piece = plan.layout.piece(i, run.rank());
+      const Piece piece = plan.layout.piece(i, part);
       slot.held = shard.narrow(0, piece.offset, piece.numel).variable_data().requires_grad_(true);
       slot.stepped = slot.held;
       slot.main = main.narrow(0, piece.offset, piece.numel);
@@ -149,6 +164,9 @@ class FSDPRun : public StrategyBase {
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
+  std::vector<torch::Tensor> mains_;                // of all segments, a buffer for each stored dtype
+  Communicator replicas_;                           // the ranks that hold the same parts of other copies of the model
+  std::optional<UnitRanks> ranks_;                  // made before the model
   std::unique_ptr<detail::FSDPBuilding> building_;  // until the model is there
   std::shared_ptr<ShardedUnits> all_;
   std::unique_ptr<detail::FSDPParameters> parameters_;

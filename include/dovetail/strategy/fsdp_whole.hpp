@@ -28,8 +28,9 @@ class FSDPParameters final : public ParameterHolder {
       made.push_back(share_whole(whole_[std::size_t(unit + 1)], on_every_rank, [&] {
         all_->set_whole(unit, true);
         auto whole = std::make_shared<WholeUnit>(on_every_rank, [all = all_, unit] { all->set_whole(unit, false); });
-        for (const FlatSegment& segment : flat(unit).segments())
-          whole->add(segment.tensors(), segment.layout(), segment.shard(), memory.comm());
+        if (on_every_rank || memory.comm().rank() < memory.copy().size())  // of the copies the first is gathered
+          for (const FlatSegment& segment : flat(unit).segments())
+            whole->add(segment.tensors(), segment.layout(), segment.shard(), memory.copy());
         return whole;
       }));
     }

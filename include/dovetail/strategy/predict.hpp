@@ -72,19 +72,21 @@ inline void add_agreement(PlannedUnits& planned, const StepShape& shape) {
 /// first, which settles the buckets, in a backward that reaches parameters in the reverse of that order.
 inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const PrecisionTraits& precision,
                            const StepShape& shape) {
-  const FSDPPlan plan = plan_fsdp(model, detail::slots_of(model), policy.options, precision, shape.ranks);
+  const FSDPPlan plan = plan_fsdp(model, slots_of(model), policy.options, precision, shape.ranks);
   std::vector<std::vector<PlannedUnits::Segment>> units(plan.units.size());
   std::vector<PlannedUnits::Segment> root;
   for (const auto& segment : plan.segments)
     (segment.unit == UnitTree::root ? root : units[std::size_t(segment.unit)])
-        .push_back({detail::bytes_of(segment.layout, segment.gathered),
-                    detail::bytes_of(segment.layout, main_dtype_of(segment.stored))});
+        .push_back(
+            {detail::bytes_of(segment.layout, segment.gathered), detail::bytes_of(segment.layout, segment.reduced)});
   UnitSchedule schedule;
   for (std::size_t u = 0; u < units.size(); ++u) schedule.append({int(u), detail::depth_of(plan, u)});
 
-  const bool reshards = policy.options.reshard_after_forward;
+  const bool reshards(policy.options.reshard_after_forward);
   const bool at_end = policy.options.reduce == Reduce::at_boundary;
-  PlannedUnits planned(units, root, shape.ranks);
+  const int copy = ranks_per_copy(policy, shape.ranks),
+            slices = policy.options.reshard_after_forward.slices().value_or(copy);
+  PlannedUnits planned(units, root, {shape.ranks, copy, slices < copy ? slices : 1}, policy.options.max_gathered);
   ForwardWalk forward(units.size());
   BackwardWalk backward;
   planned.gather_root();
@@ -99,6 +101,12 @@ inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const P
     if (reduces || reshards) planned.release_all();
     forward.forget();
   }
+  const int copies = shape.ranks / copy;
+  std::map<torch::ScalarType, int64_t> mains;  // elements on each rank
+  for (const auto& segment : plan.segments) mains[segment.stored] += segment.layout.part_size();
+  for (const auto& [stored, elements] : mains)
+    planned.count(Collective::all_reduce,
+                  (elements + copies - 1) / copies * copies * int64_t(c10::elementSize(main_dtype_of(stored))), copies);
   detail::add_agreement(planned, shape);
   return {planned.counts(), planned.most_gathered()};
 }
@@ -106,15 +114,16 @@ inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const P
 template <int level>
 StepTraffic predict(torch::nn::Module& model, const Sharded<level>& policy, const PrecisionTraits&,
                     const StepShape& shape) {
-  const auto slots = detail::slots_of(model);
+  const auto slots = slots_of(model);
   int64_t reductions = 1;
   if constexpr (level == 2)
     if (policy.options.reduce == Reduce::every_micro_batch) reductions = shape.micro_batches;
-  PlannedUnits planned({}, {}, shape.ranks);
-  for (const auto& bucket : plan_sharded(slots, shape.cut, policy.options.bucket_mb, shape.ranks)) {
+  PlannedUnits planned({}, {}, {shape.ranks});
+  for (const auto& bucket :
+       plan_sharded(slots, shape.cut, policy.options.bucket_mb, policy.options.reduce_format, shape.ranks)) {
     const auto dtype = slots[bucket.slots.front()].model.scalar_type();
     for (int64_t i = 0; i < reductions; ++i)
-      planned.count(Collective::reduce_scatter, detail::bytes_of(bucket.layout, main_dtype_of(dtype)));
+      planned.count(Collective::reduce_scatter, detail::bytes_of(bucket.layout, bucket.reduced));
     planned.count(Collective::all_gather, detail::bytes_of(bucket.layout, dtype));
   }
   detail::add_agreement(planned, shape);
@@ -123,11 +132,11 @@ StepTraffic predict(torch::nn::Module& model, const Sharded<level>& policy, cons
 
 inline StepTraffic predict(torch::nn::Module& model, const DDP& policy, const PrecisionTraits&,
                            const StepShape& shape) {
-  PlannedUnits planned({}, {}, shape.ranks);
+  PlannedUnits planned({}, {}, {shape.ranks});
   std::vector<torch::Tensor> tensors;
   std::map<torch::ScalarType, int64_t> homes;  // elements, where the flat home itself is reduced
   bool low = false;
-  for (const Slot& slot : detail::slots_of(model)) {
+  for (const Slot& slot : slots_of(model)) {
     tensors.insert(tensors.begin(), slot.model);
     homes[slot.model.scalar_type()] += slot.model.numel();
     low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();

@@ -4,6 +4,7 @@
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
 #include <dovetail/strategy/reduce.hpp>
+#include <optional>
 #include <string_view>
 
 namespace dovetail {
@@ -13,11 +14,13 @@ template <int level>
 struct ShardedOptions {
   int bucket_mb = 2;  ///< size of the buckets in which gradients are reduced, MiB; those of optimizers that want whole
                       ///< tensors are reduced in one
+  std::optional<Format> reduce_format{};  ///< as FSDP's
 };
 template <>
 struct ShardedOptions<2> {
   int bucket_mb = 2;
   Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches
+  std::optional<Format> reduce_format{};
 };
 
 /// Data parallel with the optimizer's work cut over the ranks (ZeRO stages 1 and 2; fairscale's OSS and ShardedDDP).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/run/dense.hpp>
+#include <dovetail/strategy/reduce_dtype.hpp>
 
 #include <map>
 #include <vector>
@@ -11,13 +11,15 @@ namespace dovetail {
 /// Parameters of one dtype whose gradients are reduced together.
 struct ShardedBucket {
   std::vector<std::size_t> slots;
+  torch::ScalarType reduced;  ///< as gradients are sent
   FlatLayout layout;
 };
 
 /// How Sharded cuts a model: buckets of about `bucket_mb` of gradients, in backward order. Where tensors stay whole, or
 /// nothing is sent, there is one for each dtype. Numbers only: nothing is moved.
-/// @throws Error(user_code) for a parameter that is not dense
-inline std::vector<ShardedBucket> plan_sharded(const std::vector<Slot>& slots, Cut cut, int bucket_mb, int ranks) {
+/// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
+inline std::vector<ShardedBucket> plan_sharded(const std::vector<Slot>& slots, Cut cut, int bucket_mb,
+                                               std::optional<Format> reduce_format, int ranks) {
   std::map<torch::ScalarType, std::vector<std::vector<std::size_t>>> buckets;
   std::map<torch::ScalarType, int64_t> filled;  // bytes in the last bucket
   const bool cuts = cut == Cut::inside_tensors && ranks > 1;
@@ -38,7 +40,8 @@ inline std::vector<ShardedBucket> plan_sharded(const std::vector<Slot>& slots, C
     for (auto& members : lists) {
       std::vector<int64_t> numels;
       for (const std::size_t i : members) numels.push_back(slots[i].model.numel());
-      plan.push_back({std::move(members), FlatLayout(numels, ranks, cut)});
+      const auto reduced = reduce_dtype(slots[members.front()], reduce_format, "Sharded");
+      plan.push_back({std::move(members), reduced, FlatLayout(numels, ranks, cut)});
     }
   return plan;
 }

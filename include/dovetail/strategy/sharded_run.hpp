@@ -20,7 +20,8 @@ namespace dovetail {
 /// borders of tensors.
 class ShardedRun : public StrategyBase {
  public:
-  ShardedRun(int level, int bucket_mb, Reduce reduce) : level_(level), bucket_mb_(bucket_mb), reduce_(reduce) {}
+  ShardedRun(int level, int bucket_mb, Reduce reduce, std::optional<Format> reduce_format)
+      : level_(level), bucket_mb_(bucket_mb), reduce_(reduce), reduce_format_(reduce_format) {}
 
   void environment(StrategyContext&) {
     if (bucket_mb_ < 1) throw Error(ExitCode::arguments, "Sharded's bucket_mb must be at least 1.");
@@ -33,7 +34,8 @@ class ShardedRun : public StrategyBase {
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
     arrived_.assign(run.gradients.slots.size(), false);
-    for (const ShardedBucket& bucket : plan_sharded(run.gradients.slots, cut, bucket_mb_, run.world_size()))
+    for (const ShardedBucket& bucket :
+         plan_sharded(run.gradients.slots, cut, bucket_mb_, reduce_format_, run.world_size()))
       add_bucket(run, bucket, cut);
 
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
@@ -42,7 +44,7 @@ class ShardedRun : public StrategyBase {
           if (const auto found = pieces_.find(tensor.unsafeGetTensorImpl()); found != pieces_.end())
             exchange(run.optimizers[k].base(), tensor, found->second);
     pieces_.clear();
-    run.gradients.parts = run.world_size() > 1;
+    run.gradients.ranks_per_copy = run.world_size();
   }
 
   /// Autograd's hooks come after the last change of a dtype, which would lose them.
@@ -113,7 +115,7 @@ class ShardedRun : public StrategyBase {
   }
 
   void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut) {
-    const auto& [slots, layout] = plan;
+    const auto& [slots, reduced, layout] = plan;
     std::vector<torch::Tensor> models;
     for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
     const auto options = models.front().options().requires_grad(false);
@@ -133,7 +135,9 @@ class ShardedRun : public StrategyBase {
       pieces_.emplace(whole_held.unsafeGetTensorImpl(), slot.held);
     }
     StorageGate gate(gradient, "dovetail: a gradient was read after it was sent to its owner.", memory_);
-    buckets_.push_back({slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, frees(run))});
+    GradientWire wire(gradient, run.world_size() > 1 ? reduced : gradient.scalar_type(), memory_);
+    buckets_.push_back(
+        {slots, data, data_part, GradientBucket(models, layout, std::move(gate), main, std::move(wire), frees(run))});
   }
 
   static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,
@@ -154,6 +158,7 @@ class ShardedRun : public StrategyBase {
 
   int level_, bucket_mb_;
   Reduce reduce_;
+  std::optional<Format> reduce_format_;
   std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
   std::vector<Bucket> buckets_;
   std::vector<char> arrived_;  // per slot: a gradient, in this window
@@ -170,7 +175,7 @@ namespace detail {
 template <int level>
 struct ShardedRunOf : ShardedRun {
   explicit ShardedRunOf(const Sharded<level>& policy)
-      : ShardedRun(level, policy.options.bucket_mb, reduce_of(policy.options)) {}
+      : ShardedRun(level, policy.options.bucket_mb, reduce_of(policy.options), policy.options.reduce_format) {}
 
  private:
   static Reduce reduce_of(const ShardedOptions<1>&) { return Reduce::at_boundary; }

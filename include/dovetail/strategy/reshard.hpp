@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <optional>
+
+namespace dovetail {
+
+/// What becomes of a unit's whole parameters between its forward and its backward: freed (`true`), kept (`false`), or
+/// `to_ranks(k)`: each rank keeps one k-th of them, and backward gathers among k neighbouring ranks only.
+class ReshardAfterForward {
+ public:
+  template <std::same_as<bool> Bool>  // a number would be taken for true
+  constexpr ReshardAfterForward(Bool frees) : slices_(frees ? std::optional<int>() : 1) {}
+
+  /// Are whole parameters freed after forward?
+  [[nodiscard]] constexpr explicit operator bool() const { return slices_ != 1; }
+
+  /// Into how many slices, of which a rank keeps one, they are cut; nothing: no rank keeps more than its own part.
+  [[nodiscard]] constexpr std::optional<int> slices() const { return slices_; }
+
+ private:
+  friend constexpr ReshardAfterForward to_ranks(int k);
+  constexpr explicit ReshardAfterForward(std::optional<int> slices) : slices_(slices) {}
+
+  std::optional<int> slices_;
+};
+
+/// For FSDP's `.reshard_after_forward`: 1/k stays on each rank. k must divide the ranks that share one copy of the
+/// model; to_ranks(1) is `false`.
+constexpr ReshardAfterForward to_ranks(int k) {
+  return ReshardAfterForward(std::optional<int>(k));
+}
+
+}  // namespace dovetail
