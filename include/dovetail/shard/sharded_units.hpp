@@ -54,13 +54,13 @@ class ShardedUnits {
     memory_.release_root();
     return memory_;
   }
-  /// Somebody else has the unit (-1: the root) whole, so that it needs no gathering.
+  /// Has somebody else some unit (-1: the root) whole, so that it needs no gathering?
+  bool is_whole() const { return !whole_.empty(); }
   void set_whole(int unit, bool whole) { whole ? void(whole_.insert(unit)) : void(whole_.erase(unit)); }
 
   /// Each forward begins here. What an earlier one left behind, also by an exception, is dropped.
   /// @param goes_on  with a window whose gradients are reduced at its end
   void begin_forward(bool evaluates, bool goes_on = false) {
-    refuse_whole("a forward begins");
     if (phase_ == Phase::forward && evaluates_ && !thrown_) finish_forward();
     finish_reductions();
     drop(goes_on);
@@ -116,7 +116,6 @@ class ShardedUnits {
 
   /// Gives the model its whole parameters back and takes no part in it any more.
   void restore() {
-    refuse_whole("the fit ends");
     if (phase_ == Phase::forward && evaluates_ && !thrown_) finish_forward();
     invalidate();
     memory_.restore();
@@ -217,12 +216,6 @@ class ShardedUnits {
                 "backward reached unit '" + name(unit) +
                     "' through a forward of an earlier step, whose parameters are gone. Detach what "
                     "you keep from one step to the next.");
-  }
-
-  void refuse_whole(const char* when) const {
-    if (!whole_.empty())
-      throw Error(ExitCode::user_code, "a scope of full_parameters is still open when " + std::string(when) +
-                                           ": let it end in the hook that opened it.");
   }
 
   [[noreturn]] void refuse_order(int unit) const {

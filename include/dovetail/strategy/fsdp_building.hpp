@@ -36,7 +36,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
       own.push_back(&segment);
       for (const std::size_t i : segment.slots) elements += slots[i].model.numel();
     }
-    if (kept_.keeps(elements)) return;
+    if (elements == 0 || kept_.keeps(elements)) return;
     for (const FSDPPlan::Segment* segment : own) {
       std::vector<torch::Tensor> tensors;
       std::vector<const Slot*> named;

@@ -68,6 +68,7 @@ class FSDPRun : public StrategyBase {
   void attach_gradients(StrategyContext&) {}  // wrap_model has given every slot its main gradient
 
   void before_forward(StrategyContext& run) {
+    detail::refuse_open_scope(*all_, "a forward begins");
     const bool evaluates = !torch::GradMode::is_enabled();
     all_->begin_forward(evaluates, !evaluates && at_boundary() && run.micro_batch > 0);
   }
@@ -89,6 +90,7 @@ class FSDPRun : public StrategyBase {
 
   void teardown(StrategyContext&) {
     if (!all_) return;
+    detail::refuse_open_scope(*all_, "the fit ends");
     all_->restore();
     detach();
   }

@@ -6,10 +6,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace dovetail::detail {
+
+/// @throws Error(user_code) where a scope has outlived the hook that opened it
+inline void refuse_open_scope(const ShardedUnits& all, const char* when) {
+  if (all.is_whole())
+    throw Error(ExitCode::user_code, "a scope of full_parameters is still open when " + std::string(when) +
+                                         ": let it end in the hook that opened it.");
+}
 
 /// What scopes of full_parameters find of an FSDP run: its units, and the root.
 class FSDPParameters final : public ParameterHolder {
