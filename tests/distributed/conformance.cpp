@@ -705,9 +705,14 @@ void scalars(Rank& me) {
 }
 
 void delays(Rank& me) {
-  for (const bool reshard : {true, false}) {
+  std::vector<dt::FSDP::Options> all{{}, {.reshard_after_forward = false}, {.shard_group = 1}};
+  if (me.size() % 2 == 0) {
+    all.push_back({.reshard_after_forward = dt::to_ranks(2)});
+    all.push_back({.shard_group = me.size() / 2});
+  }
+  for (const dt::FSDP::Options& options : all) {
     Both<Stack> both;
-    FsdpSession session(both.sharded, me.comm, {.reshard_after_forward = reshard});
+    FsdpSession session(both.sharded, me.comm, options);
     std::mt19937 random(unsigned(me.rank() + 1));
     const auto dawdle = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(random() % 8)); };
     for (int step = 0; step < 5; ++step) {

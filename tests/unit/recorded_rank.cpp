@@ -136,5 +136,5 @@ TEST_CASE("C-72 a recorded rank of copies on groups of ranks", "[comm][recorded]
   }
   step({.reshard_after_forward = dt::to_ranks(4), .shard_group = 8}, 63);
   step({.reshard_after_forward = dt::to_ranks(8), .reduce_format = dt::Format::bf16}, 0);
-  step({.prefetch = 2, .max_gathered = 2, .shard_group = 16}, 17);
+  step({.prefetch = 2, .shard_group = 16, .max_gathered = 2}, 17);
 }

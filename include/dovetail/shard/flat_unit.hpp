@@ -98,8 +98,9 @@ class FlatSegment {
     if (has_slice()) slice_.close();
   }
 
-  /// Frees all but this rank's slice among its neighbours.
-  void release_but_slice(const Communicator& neighbours) {
+  /// Keeps this rank's slice among its neighbours and frees the whole, unless that stays. The next gather is one of
+  /// slices all the same, as it is on the other ranks.
+  void slice(const Communicator& neighbours, bool whole_stays) {
     torch::NoGradGuard no_grad;
     const torch::Tensor place = slice_place(neighbours);
     if (!slice_.buffer().defined()) {
@@ -108,7 +109,7 @@ class FlatSegment {
     }
     slice_.open();
     slice_.buffer().copy_(place);
-    full_.close();
+    if (!whole_stays) full_.close();
   }
 
   /// Zero through the buffer itself: the views that autograd adds into do not count it as a gradient that arrived.
@@ -174,8 +175,8 @@ class FlatUnit {
   void release() {
     for (FlatSegment& segment : segments_) segment.release();
   }
-  void release_but_slice(const Communicator& neighbours) {
-    for (FlatSegment& segment : segments_) segment.release_but_slice(neighbours);
+  void slice(const Communicator& neighbours, bool whole_stays) {
+    for (FlatSegment& segment : segments_) segment.slice(neighbours, whole_stays);
   }
   void open_gradients() {
     for (FlatSegment& segment : segments_) segment.open_gradient();

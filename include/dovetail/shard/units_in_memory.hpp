@@ -70,8 +70,7 @@ class UnitsInMemory {
   /// Frees a unit that backward needs once more.
   void reshard(int unit) {
     if (!keeps_slices_) return release(unit);
-    if (gathers_.release(std::size_t(unit)) && !state(unit).kept)
-      units_[std::size_t(unit)].release_but_slice(ranks_.neighbours);
+    if (gathers_.release(std::size_t(unit))) units_[std::size_t(unit)].slice(ranks_.neighbours, state(unit).kept);
   }
 
   void start_root() {

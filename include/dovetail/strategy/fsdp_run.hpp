@@ -98,7 +98,7 @@ class FSDPRun : public StrategyBase {
   /// For those who want to see what is gathered and when.
   const ShardedUnits& units() const { return *all_; }
 
-  /// The most bytes of whole parameters that were gathered at once.
+  /// The most bytes of whole parameters, and of slices of them, that were there at once.
   std::size_t peak_gathered_bytes() const { return memory_.gathered->most_in_use(); }
 
  private:

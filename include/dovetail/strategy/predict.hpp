@@ -84,7 +84,7 @@ inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const P
 
   const bool reshards(policy.options.reshard_after_forward);
   const bool at_end = policy.options.reduce == Reduce::at_boundary;
-  const int copy = ranks_per_copy(policy, shape.ranks),
+  const int copy = policy.options.ranks_per_copy(shape.ranks),
             slices = policy.options.reshard_after_forward.slices().value_or(copy);
   PlannedUnits planned(units, root, {shape.ranks, copy, slices < copy ? slices : 1}, policy.options.max_gathered);
   ForwardWalk forward(units.size());
