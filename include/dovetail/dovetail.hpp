@@ -22,4 +22,5 @@
 #include <dovetail/optim/sgd.hpp>
 #include <dovetail/policies.hpp>
 #include <dovetail/registry.hpp>
+#include <dovetail/shard/full_parameters.hpp>
 #include <dovetail/shard/unit.hpp>

@@ -17,6 +17,7 @@ class FsdpSession {
       : run(dovetail::TrainerOptions{}, dovetail::FSDP::traits, precision), fsdp(dovetail::FSDP(every_unit(options))) {
     run.comm = std::move(comm);
     run.module = std::move(model);
+    fsdp.environment(run);
     dovetail::collect_slots(run);
     fsdp.wrap_model(run);
     fsdp.attach_gradients(run);

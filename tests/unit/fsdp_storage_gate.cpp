@@ -13,10 +13,11 @@
 using dovetail::StorageGate;
 using torch::Tensor;
 
-TEST_CASE("reading behind a closed gate is an error of ours", "[fsdp][gate]") {
+TEST_CASE("reading behind a closed gate, or what never had memory, is an error of ours", "[fsdp][gate]") {
   const auto dtype = GENERATE(torch::kFloat32, torch::kBFloat16);
+  const bool had_memory = GENERATE(true, false);
   StorageGate gate(torch::ones({64}, dtype), "the text");
-  const Tensor flat = gate.buffer();
+  const Tensor flat = had_memory ? gate.buffer() : dovetail::without_memory(64, torch::dtype(dtype), "the text");
   const Tensor square = flat.view({8, 8}), row = flat.narrow(0, 8, 8), filter = flat.view({8, 8, 1, 1});
   const Tensor other = torch::ones({8, 8}, dtype), vector = torch::ones({8}, dtype),
                image = torch::ones({1, 8, 3, 3}, dtype);

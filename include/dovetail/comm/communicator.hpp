@@ -123,6 +123,7 @@ class Communicator {
   [[nodiscard]] std::span<const double> all_gather(std::span<const double> mine);
 
  private:
+  friend void gather_into(Communicator&, const torch::Tensor&, const torch::Tensor&, int);
   friend struct detail::RankGroups;
 
   [[nodiscard]] c10d::Backend& backend(const torch::Tensor& tensor) const {

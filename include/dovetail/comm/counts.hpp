@@ -8,23 +8,25 @@
 
 namespace dovetail {
 
-enum class Collective { all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier };
+enum class Collective { all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, gather };
 
 [[nodiscard]] constexpr std::string_view name_of(Collective collective) {
-  constexpr std::array<std::string_view, 6> names{"all_reduce", "all_gather", "reduce_scatter",
-                                                  "broadcast",  "all_to_all", "barrier"};
+  constexpr std::array<std::string_view, 7> names{"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                                  "all_to_all", "barrier",    "gather"};
   return names[static_cast<std::size_t>(collective)];
 }
 
 /// Bytes that one rank sends in a collective over `ranks` ranks, by the formula of a bandwidth-optimal algorithm; for a
-/// broadcast the mean over the ranks. `bytes` is the size of the whole tensor: what is reduced or broadcast, the
-/// gathered output, the input that is scattered or exchanged. Rounded down.
+/// broadcast and a gather the mean over the ranks. `bytes` is the size of the whole tensor: what is reduced or
+/// broadcast, the gathered output, the input that is scattered or exchanged. Rounded down.
 [[nodiscard]] constexpr std::int64_t bytes_sent(Collective collective, std::int64_t bytes, int ranks) {
   switch (collective) {
     case Collective::all_reduce:
       return 2 * (ranks - 1) * bytes / ranks;
     case Collective::barrier:
       return 0;
+    case Collective::gather:
+      return (ranks - 1) * bytes / ranks / ranks;
     default:
       return (ranks - 1) * bytes / ranks;
   }
@@ -42,7 +44,7 @@ struct Count {
 /// What a Communicator did since it was made: in all, and per collective. A copy is a snapshot; the difference of two
 /// snapshots is what happened between them.
 struct CommunicationCounts : Count {
-  std::array<Count, 6> each{};
+  std::array<Count, 7> each{};
 
   [[nodiscard]] constexpr const Count& of(Collective collective) const {
     return each[static_cast<std::size_t>(collective)];

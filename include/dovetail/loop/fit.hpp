@@ -4,6 +4,7 @@
 #include <dovetail/loop/check_options.hpp>
 #include <dovetail/loop/fit_loop.hpp>
 #include <dovetail/loop/set_up.hpp>
+#include <dovetail/run/masters_follow.hpp>
 
 #include <memory>
 #include <string>
@@ -103,6 +104,7 @@ class Fit {
 
  private:
   RunContext run_;
+  MastersFollow masters_follow_{run_};
   SetUp set_up_;
   FitLoop loop_;
   TaskCalls& task_;

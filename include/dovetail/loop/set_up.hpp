@@ -51,6 +51,7 @@ class SetUp {
         compare_models(run_);
         break;
       case Stage::place_model:
+        run_.cut.move_to(run_.device);
         run_.module->to(run_.device);
         break;
       case Stage::make_optimizers:

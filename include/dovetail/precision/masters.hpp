@@ -15,10 +15,14 @@ namespace dovetail {
 /// masters of its pieces only.
 class Masters {
  public:
-  /// Before the model is cast: remembers the weights that masters start from.
+  /// Keeps the weights that masters start from: before the model is cast, which gives it other memory. Of what was cut
+  /// that is this rank's part.
   void remember(RunContext& run) {
     originals_.clear();
-    for (const Slot& slot : run.gradients.slots) originals_.push_back(slot.model.detach().clone());
+    for (const Slot& slot : run.gradients.slots) {
+      const auto cut = run.cut.find(slot.model);
+      originals_.push_back(cut ? Original{cut->values(), true} : Original{slot.model.detach(), false});
+    }
   }
 
   /// Once optimizers exist and hold what is theirs: puts masters in the place of the low-format tensors. What no
@@ -37,13 +41,19 @@ class Masters {
   }
 
  private:
+  struct Original {
+    torch::Tensor values;
+    bool is_piece;  ///< the one that `held` will stand for
+  };
+
   /// The elements of the original that this rank's `held` stands for.
-  static torch::Tensor piece_of(const torch::Tensor& original, const Slot& slot) {
-    if (slot.piece_begin < 0) return original;
-    return original.as_strided({slot.held.numel()}, {1}, original.storage_offset() + slot.piece_begin);
+  static torch::Tensor piece_of(const Original& original, const Slot& slot) {
+    const torch::Tensor& values = original.values;
+    if (original.is_piece || slot.piece_begin < 0) return values;
+    return values.as_strided({slot.held.numel()}, {1}, values.storage_offset() + slot.piece_begin);
   }
 
-  std::vector<torch::Tensor> originals_;
+  std::vector<Original> originals_;
 };
 
 }  // namespace dovetail

@@ -43,6 +43,7 @@ class PrecisionRun : public PrecisionBase {
   void convert_model(PrecisionContext& run) {
     if (!parts_.casts_model) return;
     if (run.precision.keeps_masters && !parts_.apex_literal) masters_.remember(run);
+    run.cut.convert(dtype_of(run.precision.storage));
     dovetail::convert_model(*run.module, dtype_of(run.precision.storage), parts_.spares_batch_norm);
     if (run.precision.keeps_masters && parts_.apex_literal) masters_.remember(run);
   }

@@ -9,6 +9,7 @@
 #include <dovetail/run/gradients.hpp>
 #include <dovetail/run/grad_scaler.hpp>
 #include <dovetail/run/options.hpp>
+#include <dovetail/shard/cut_parameters.hpp>
 
 #include <torch/nn/module.h>
 
@@ -66,6 +67,7 @@ class RunContext {
   // What is trained.
   std::shared_ptr<torch::nn::Module> module;
   MainGradients gradients;  ///< with one slot for each trainable parameter
+  CutParameters cut;        ///< what the strategy has cut before wrap_model; whoever casts weights casts these parts
   Parameters held;          ///< what configure_optimizers was given
   OptimizerSet optimizers;
   std::optional<GradScaler> scaler;              ///< of the loss; of the first one, where each has its own

@@ -23,19 +23,33 @@ inline void require_dense(const Slot& slot) {
                                          "contiguous in configure_model.");
 }
 
-/// Makes one slot for each trainable parameter of the model, tied ones once, in the order of registration.
-inline void collect_slots(RunContext& run) {
+/// One slot for each trainable parameter of a module, tied ones once, in the order of registration.
+inline std::vector<Slot> slots_of(const torch::nn::Module& module) {
   std::unordered_set<c10::TensorImpl*> seen;
-  run.gradients.slots.clear();
-  for (const auto& item : run.module->named_parameters()) {
+  std::vector<Slot> slots;
+  for (const auto& item : module.named_parameters()) {
     const torch::Tensor& tensor = item.value();
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     Slot slot;
     slot.name = item.key();
     slot.shape = tensor.sizes().vec();
     slot.model = tensor;
-    run.gradients.slots.push_back(std::move(slot));
+    slots.push_back(std::move(slot));
   }
+  return slots;
+}
+
+inline void collect_slots(RunContext& run) {
+  run.gradients.slots = slots_of(*run.module);
+}
+
+/// The first names, quoted, and how many more there are.
+template <class SlotPointer>
+std::string names_of(const std::vector<SlotPointer>& slots) {
+  std::string names;
+  for (std::size_t i = 0; i < std::min<std::size_t>(slots.size(), 4); ++i)
+    names += (i == 0 ? "'" : ", '") + slots[i]->name + "'";
+  return slots.size() > 4 ? names + " and " + std::to_string(slots.size() - 4) + " more" : names;
 }
 
 /// Lets the optimizer hold whole parameters. One of a low format gets an alias that shares its data: the parameter's

@@ -5,6 +5,7 @@
 #include <dovetail/shard/flat_home.hpp>
 #include <dovetail/shard/gradient_buffer.hpp>
 #include <dovetail/shard/storage_gate.hpp>
+#include <dovetail/shard/whole_unit.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -32,9 +33,10 @@ class FlatSegment {
   /// @param gathered dtype of the module's tensors from now on
   /// @param reduced dtype in which gradients are sent
   /// @param shard, main this rank's part, of layout.part_size() elements, zero
+  /// @param filled does the shard hold its elements already, so that the tensors need not?
   FlatSegment(std::vector<torch::Tensor> tensors, FlatLayout layout, int rank, torch::ScalarType gathered,
               torch::ScalarType reduced, torch::Tensor shard, torch::Tensor main, const std::string& whose,
-              const UnitMemory& memory = {})
+              const UnitMemory& memory = {}, bool filled = false)
       : tensors_(std::move(tensors)),
         layout_(std::move(layout)),
         whose_(whose),
@@ -49,7 +51,8 @@ class FlatSegment {
       torch::Tensor& tensor = tensors_[i];
       const Piece piece = layout_.piece(i, rank);
       const torch::Tensor data = tensor.variable_data();
-      shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
+      if (!filled)
+        shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
       tensor.mutable_grad().reset();
       tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
     }
@@ -66,6 +69,7 @@ class FlatSegment {
     gradients_->close();
   }
 
+  const std::vector<torch::Tensor>& tensors() const { return tensors_; }  ///< the module's
   const FlatLayout& layout() const { return layout_; }
   const torch::Tensor& shard() const { return shard_; }
   const torch::Tensor& main() const { return main_; }
@@ -128,16 +132,8 @@ class FlatSegment {
   /// Makes the module's tensors what they were: whole, in the stored dtype, each with memory of its own, without
   /// gradient.
   void restore(Communicator& comm) {
-    torch::NoGradGuard no_grad;
-    const torch::Tensor whole = torch::empty({layout_.size()}, shard_.options());
-    comm.all_gather_into(whole, shard_);
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      torch::Tensor& tensor = tensors_[i];
-      const torch::Tensor data = torch::empty_strided(tensor.sizes(), tensor.strides(), shard_.options());
-      data.copy_(view_like(whole, layout_.offset(i), data));
-      tensor.mutable_grad().reset();
-      tensor.set_data(data);
-    }
+    for (torch::Tensor& tensor : tensors_) tensor.mutable_grad().reset();
+    make_whole(tensors_, layout_, shard_, comm);
   }
 
   /// The model stays cut: whoever reads it from now on is told why.

@@ -43,6 +43,7 @@ class ForwardWalk {
   void leave() {
     if (!running_.empty()) running_.pop_back();
   }
+  bool is_running() const { return !running_.empty(); }
   bool is_running(int unit) const { return std::find(running_.begin(), running_.end(), unit) != running_.end(); }
 
   /// This rank's forward is over: makes what visits are left, and starts to ask whether some rank needs more.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,19 @@ class ShardedUnits {
 
   const std::vector<FlatUnit>& units() const { return memory_.units(); }
   const FlatUnit& root() const { return memory_.root(); }
+
+  bool is_at_rest() const { return phase_ != Phase::forward && phase_ != Phase::backward && !forward_.is_running(); }
+
+  /// Before somebody else makes parameters whole: nothing is gathered any more, no reduction is under way.
+  UnitsInMemory& rest() {
+    finish_reductions();
+    memory_.drop_within_window(/*frees_parameters=*/true);
+    memory_.release_root();
+    return memory_;
+  }
+  /// Has somebody else some unit (-1: the root) whole, so that it needs no gathering?
+  bool is_whole() const { return !whole_.empty(); }
+  void set_whole(int unit, bool whole) { whole ? void(whole_.insert(unit)) : void(whole_.erase(unit)); }
 
   /// Each forward begins here. What an earlier one left behind, also by an exception, is dropped.
   /// @param goes_on  with a window whose gradients are reduced at its end
@@ -120,8 +134,8 @@ class ShardedUnits {
     std::size_t visit = 0;
     if (phase_ == Phase::forward)
       visit = forward_.reach(memory_, unit);
-    else if (phase_ != Phase::over)  // a forward that the loop does not know of, on all ranks alike
-      memory_.gather(unit);
+    else if (phase_ != Phase::over && !whole_.contains(unit))
+      memory_.gather(unit);  // a forward that the loop does not know of, on all ranks alike
     forward_.enter(unit);
     if (phase_ != Phase::forward || evaluates_) return -1;
     passes_.push_back({visit, forward_.first_call(unit)});
@@ -234,6 +248,7 @@ class ShardedUnits {
 
   std::array<UnitSchedule, 2> schedules_;  // of training, of evaluation
   std::array<std::size_t, 2> forget_{};    // visits before this one, when the next forward begins
+  std::set<int> whole_;
   ForwardWalk forward_;
   BackwardWalk backward_;
 };

@@ -10,6 +10,17 @@
 
 namespace dovetail {
 
+/// A flat tensor that has no memory: reading it throws an error with `text`, for every operator.
+inline torch::Tensor without_memory(int64_t numel, const torch::TensorOptions& options, const std::string& text) {
+  const c10::Device device = options.device();
+  const std::size_t bytes = std::size_t(numel) * options.dtype().itemsize();
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, device), nullptr, false);
+  torch::Tensor tensor = torch::empty({0}, options);
+  tensor.set_(storage, 0, {numel}, {1});
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  return tensor;
+}
+
 /// A buffer whose memory exists only between open() and close(). Views of it, and what autograd saved of them, stay
 /// valid objects; reading one while the gate is closed throws an error with `text`, for every operator. Gates that
 /// share a pool take their memory from it.

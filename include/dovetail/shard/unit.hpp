@@ -4,6 +4,7 @@
 #include <dovetail/shard/gathers_low.hpp>
 #include <dovetail/shard/recompute.hpp>
 #include <dovetail/shard/unit_base.hpp>
+#include <dovetail/shard/unit_builder.hpp>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -139,6 +140,8 @@ class UnitCalls : public Impl, public UnitBase {
       return compute(std::forward<Args>(args)...);
     }
   }
+
+  [[no_unique_address]] TellsBuilder tells_builder_{*this};
 };
 
 /// What `unit->` shows: forward as M has it, with default arguments.

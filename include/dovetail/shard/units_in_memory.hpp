@@ -38,6 +38,7 @@ class UnitsInMemory {
   const FlatUnit& root() const { return root_; }
   const std::string& name(int unit) const { return units_[std::size_t(unit)].name(); }
   Communicator& comm() { return ranks_.all; }
+  Communicator& copy() { return ranks_.copy; }
 
   bool is_kept(int unit) const { return state(unit).kept; }
 

@@ -32,6 +32,9 @@ struct FSDP final : StrategyBase {
     int shard_group = 0;   ///< ranks that share one copy of the model: sharded inside, replicated outside; must divide
                            ///< the ranks; 0: all of them. Sums over copies are made once a step, in fp32
     int max_gathered = 0;  ///< units are gathered ahead only while fewer than that are gathered; 0: no limit
+    bool deferred_building = false;  ///< cut each unit as soon as it is constructed, so that a model larger than one
+                                     ///< rank's memory can be built: the same bits, but configure_model may read and
+                                     ///< write a unit's parameters only in its constructor or in full_parameters
 
     /// How many of so many ranks share one copy of the model.
     constexpr int ranks_per_copy(int ranks) const { return shard_group > 0 ? shard_group : ranks; }
@@ -45,6 +48,7 @@ struct FSDP final : StrategyBase {
       visit("reduce_format", name_of(reduce_format));
       visit("shard_group", shard_group);
       visit("max_gathered", max_gathered);
+      visit("deferred_building", deferred_building);
     }
   };
   Options options{};

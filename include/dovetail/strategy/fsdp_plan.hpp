@@ -34,6 +34,22 @@ struct FSDPPlan {
 
 namespace detail {
 
+/// Which units are too small to be gathered and freed; the root has them.
+class KeptUnits {
+ public:
+  explicit KeptUnits(int64_t keep_below) : keep_below_(keep_below) {}
+
+  /// The next unit, of so many elements.
+  bool keeps(int64_t elements) {
+    const bool keeps = elements < keep_below_ && kept_ + elements <= 16 * keep_below_;
+    if (keeps) kept_ += elements;
+    return keeps;
+  }
+
+ private:
+  int64_t keep_below_, kept_ = 0;
+};
+
 /// The number of each unit of the tree; small ones are part of the root.
 inline std::vector<int> number_units(const std::vector<Slot>& slots, const UnitTree& tree, int64_t keep_below) {
   std::vector<int64_t> elements(tree.units().size(), 0);
@@ -41,13 +57,9 @@ inline std::vector<int> number_units(const std::vector<Slot>& slots, const UnitT
     if (const int unit = tree.owner(slot.model).unit; unit != UnitTree::root)
       elements[std::size_t(unit)] += slot.model.numel();
   std::vector<int> numbers;
-  int64_t kept = 0;
+  KeptUnits kept(keep_below);
   int next = 0;
-  for (const int64_t count : elements) {
-    const bool keeps = count < keep_below && kept + count <= 16 * keep_below;
-    if (keeps) kept += count;
-    numbers.push_back(keeps ? UnitTree::root : next++);
-  }
+  for (const int64_t count : elements) numbers.push_back(kept.keeps(count) ? UnitTree::root : next++);
   return numbers;
 }
 

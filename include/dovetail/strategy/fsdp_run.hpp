@@ -4,10 +4,13 @@
 #include <dovetail/comm/rank_groups.hpp>
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/shard/sharded_unit_runtime.hpp>
+#include <dovetail/strategy/fsdp_building.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
+#include <dovetail/strategy/fsdp_whole.hpp>
 
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace dovetail {
 
@@ -32,13 +35,23 @@ class FSDPRun : public StrategyBase {
     }
   }
 
-  void environment(StrategyContext& run) { check_options(options_, run.world_size()); }
+  void environment(StrategyContext& run) {
+    check_options(options_, run.world_size());
+    if (!options_.deferred_building) return;
+    ranks_ = make_groups(run.comm);
+    building_ = std::make_unique<detail::FSDPBuilding>(run, options_, ranks_->copy);
+  }
+
+  void build_model(StrategyContext& run) {
+    if (const auto building = std::move(building_))
+      building->finish(plan_fsdp(*run.module, run.gradients.slots, options_, run.precision, run.world_size()));
+  }
 
   void wrap_model(StrategyContext& run) {
     if (run.gradients.slots.empty()) collect_slots(run);
     const FSDPPlan plan = plan_fsdp(*run.module, run.gradients.slots, options_, run.precision, run.world_size());
 
-    const UnitRanks ranks = make_groups(run.comm);
+    const UnitRanks ranks = ranks_ ? *ranks_ : make_groups(run.comm);
     std::vector<FlatUnit> units;
     for (const auto& unit : plan.units) units.emplace_back(unit.name);
     FlatUnit root;
@@ -59,6 +72,7 @@ class FSDPRun : public StrategyBase {
       attached_.back()->attach(std::make_shared<ShardedUnitRuntime>(all_, int(u)));
     }
     alone_ = run.world_size() == 1;
+    parameters_ = std::make_unique<detail::FSDPParameters>(all_);
     run.gradients.ranks_per_copy = ranks.copy.size();
   }
 
@@ -74,6 +88,7 @@ class FSDPRun : public StrategyBase {
   }
 
   void before_forward(StrategyContext& run) {
+    detail::refuse_open_scope(*all_, "a forward begins");
     const bool evaluates = !torch::GradMode::is_enabled();
     all_->begin_forward(evaluates, !evaluates && at_boundary() && run.micro_batch > 0);
   }
@@ -95,9 +110,11 @@ class FSDPRun : public StrategyBase {
 
   void teardown(StrategyContext&) {
     if (!all_) return;
-    detach();
+    detail::refuse_open_scope(*all_, "the fit ends");
+    hooks_.clear();
     all_->restore();
     whole_again_ = true;
+    detach();
   }
 
   /// For those who want to see what is gathered and when.
@@ -140,9 +157,10 @@ class FSDPRun : public StrategyBase {
       slots.push_back(&run.gradients.slots[i]);
       tensors.push_back(slots.back()->model);
     }
+    const bool filled = run.cut.move_part(tensors, shard);
     unit.segments().emplace_back(std::move(tensors), plan.layout, part, plan.gathered,
                                  plan.layout.parts() > 1 ? plan.reduced : main.scalar_type(), shard, main,
-                                 describe(unit, slots), memory_);
+                                 describe(unit, slots), memory_, filled);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       Slot& slot = *slots[i];
       const Piece piece = plan.layout.piece(i, part);
@@ -155,17 +173,15 @@ class FSDPRun : public StrategyBase {
   }
 
   static std::string describe(const FlatUnit& unit, const std::vector<Slot*>& slots) {
-    std::string names;
-    for (std::size_t i = 0; i < std::min<std::size_t>(slots.size(), 4); ++i)
-      names += (i == 0 ? "'" : ", '") + slots[i]->name + "'";
-    if (slots.size() > 4) names += " and " + std::to_string(slots.size() - 4) + " more";
-    return "the parameters " + names + (unit.name().empty() ? " of the root unit" : " of unit '" + unit.name() + "'");
+    return "the parameters " + names_of(slots) +
+           (unit.name().empty() ? " of the root unit" : " of unit '" + unit.name() + "'");
   }
 
   void detach() {
     for (UnitBase* unit : attached_) unit->attach(nullptr);
     attached_.clear();
     hooks_.clear();
+    parameters_.reset();
     model_.reset();
   }
 
@@ -179,11 +195,14 @@ class FSDPRun : public StrategyBase {
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
-  std::vector<torch::Tensor> mains_;  // of all segments, a buffer for each stored dtype
-  Communicator replicas_;             // the ranks that hold the same parts of other copies of the model
+  std::vector<torch::Tensor> mains_;                // of all segments, a buffer for each stored dtype
+  Communicator replicas_;                           // the ranks that hold the same parts of other copies of the model
+  std::optional<UnitRanks> ranks_;                  // made before the model
+  std::unique_ptr<detail::FSDPBuilding> building_;  // until the model is there
   std::shared_ptr<ShardedUnits> all_;
   std::vector<Place> places_;  // of each slot
   GradientHooks hooks_;
+  std::unique_ptr<detail::FSDPParameters> parameters_;
   bool alone_ = true, whole_again_ = false;
 };
 

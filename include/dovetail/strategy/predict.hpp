@@ -48,13 +48,6 @@ struct StepTraffic {
 
 namespace detail {
 
-inline std::vector<Slot> slots_of(torch::nn::Module& model) {
-  RunContext run({}, {}, {});
-  run.module = model.shared_from_this();
-  collect_slots(run);
-  return std::move(run.gradients.slots);
-}
-
 inline int64_t bytes_of(const FlatLayout& layout, torch::ScalarType dtype) {
   return layout.size() * int64_t(c10::elementSize(dtype));
 }
@@ -79,7 +72,7 @@ inline void add_agreement(PlannedUnits& planned, const StepShape& shape) {
 /// first, which settles the buckets, in a backward that reaches parameters in the reverse of that order.
 inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const PrecisionTraits& precision,
                            const StepShape& shape) {
-  const FSDPPlan plan = plan_fsdp(model, detail::slots_of(model), policy.options, precision, shape.ranks);
+  const FSDPPlan plan = plan_fsdp(model, slots_of(model), policy.options, precision, shape.ranks);
   std::vector<std::vector<PlannedUnits::Segment>> units(plan.units.size());
   std::vector<PlannedUnits::Segment> root;
   for (const auto& segment : plan.segments)
@@ -121,7 +114,7 @@ inline StepTraffic predict(torch::nn::Module& model, const FSDP& policy, const P
 template <int level>
 StepTraffic predict(torch::nn::Module& model, const Sharded<level>& policy, const PrecisionTraits&,
                     const StepShape& shape) {
-  const auto slots = detail::slots_of(model);
+  const auto slots = slots_of(model);
   int64_t reductions = 1;
   if constexpr (level == 2)
     if (policy.options.reduce == Reduce::every_micro_batch) reductions = shape.micro_batches;
@@ -143,7 +136,7 @@ inline StepTraffic predict(torch::nn::Module& model, const DDP& policy, const Pr
   std::vector<torch::Tensor> tensors;
   std::map<torch::ScalarType, int64_t> homes;  // elements, where the flat home itself is reduced
   bool low = false;
-  for (const Slot& slot : detail::slots_of(model)) {
+  for (const Slot& slot : slots_of(model)) {
     tensors.insert(tensors.begin(), slot.model);
     homes[slot.model.scalar_type()] += slot.model.numel();
     low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
