@@ -76,9 +76,13 @@ class Counts {
   dt::Communicator comm_;
 };
 
-/// Counts of the second and the third step of a fit.
+struct Fitted {
+  std::vector<dt::CommunicationCounts> steps;  ///< counts of the third and the fourth step
+  std::string plan;                            ///< as printed
+};
+
 template <class Strategy, class Precision>
-std::vector<dt::CommunicationCounts> fit(Strategy strategy, int64_t micro_batches, double clip) {
+Fitted fit(Strategy strategy, int64_t micro_batches, double clip) {
   const int ranks = dt::current_ranks().world_size;
   torch::manual_seed(5);
   const Tensor x = torch::randn({4 * ranks * micro_batches * 4, 7});
@@ -89,17 +93,21 @@ std::vector<dt::CommunicationCounts> fit(Strategy strategy, int64_t micro_batche
                              .log_every = 0,
                              .progress = false};
   if (clip > 0) options.gradient_clip = dt::clip_norm(clip);
-  std::vector<dt::CommunicationCounts> after, steps;
+  std::vector<dt::CommunicationCounts> after;
+  Fitted fitted;
   dt::Trainer<Strategy, Precision> trainer(options, strategy);
   trainer.fit(Task{}, dt::TensorDataset(x, x.narrow(1, 0, 3).contiguous()),
-              dt::LambdaCallback{.on_train_step_end = [&](dt::LoopState& s) { after.push_back(s.run.comm.counts()); }});
+              dt::LambdaCallback{.on_train_step_end = [&](dt::LoopState& s) {
+                after.push_back(s.run.comm.counts());
+                fitted.plan = s.plan;
+              }});
   for (std::size_t i = 2; i < 4; ++i) {
     dt::CommunicationCounts step;
     static_cast<dt::Count&>(step) = after[i] - after[i - 1];
     for (std::size_t k = 0; k < step.each.size(); ++k) step.each[k] = after[i].each[k] - after[i - 1].each[k];
-    steps.push_back(step);
+    fitted.steps.push_back(step);
   }
-  return steps;
+  return fitted;
 }
 
 template <class Strategy, class Precision = dt::FP32>
@@ -108,10 +116,13 @@ dt::CommunicationCounts predicted_and_counted(Counts& me, const std::string& nam
   const auto model = make();
   const dt::StepShape shape{.ranks = me.ranks(), .micro_batches = micro_batches, .norms = clip > 0 ? 1 : 0};
   const auto predicted = dt::predict(*model, strategy, Precision::traits, shape);
-  const auto steps = fit<Strategy, Precision>(strategy, micro_batches, clip);
+  const auto [steps, plan] = fit<Strategy, Precision>(strategy, micro_batches, clip);
   const std::string what = name + ", " + std::to_string(micro_batches) + " micro-batches";
   for (const auto& step : steps) me.equal(what, step, predicted.counts);
-  if (me.ranks() == 1) me.equal(what + ", one rank: collectives", steps[0].calls, 0);
+  if (me.ranks() == 1)
+    me.equal(what + ", one rank: collectives", steps[0].calls, 0);
+  else
+    me.check.that(plan.ends_with(predicted.text()), what + ": the printed plan ends with " + predicted.text());
   if (dt::current_ranks().rank == 0)
     std::printf("%d ranks, %-38s %3lld collectives, %9lld bytes; %s", me.ranks(), what.c_str(),
                 static_cast<long long>(steps[0].calls), static_cast<long long>(steps[0].bytes),

@@ -42,6 +42,7 @@ class Fit {
       : run_(options, policies.strategy, policies.precision, policies.strategy_name, policies.precision_name),
         set_up_(run_, strategy, precision, task),
         loop_(run_, strategy, precision, task, observers),
+        strategy_(strategy),
         task_(task),
         observers_(observers) {
     check_options(options);
@@ -53,12 +54,16 @@ class Fit {
       throw Error(ExitCode::arguments, std::string(verdict.text));
   }
 
-  void show_plan(std::string plan) {
-    loop_.state.plan = std::move(plan);
-    if (run_.options.progress && current_ranks().rank == 0) std::fputs(loop_.state.plan.c_str(), stdout);
+  /// Adds to the plan in words, and prints it.
+  void show_plan(const std::string& text) {
+    loop_.state.plan += text;
+    if (run_.options.progress && current_ranks().rank == 0) std::fputs(text.c_str(), stdout);
   }
 
-  void stage(Stage stage) { set_up_.stage(stage); }
+  void stage(Stage stage) {
+    set_up_.stage(stage);
+    if (stage == Stage::place_model) show_traffic();
+  }
 
   void run(DataHooks& data) {
     set_up_.finish();
@@ -103,10 +108,23 @@ class Fit {
   }
 
  private:
+  /// Of a step of optimizers that are element-wise; whether they are is not known yet.
+  void show_traffic() {
+    if (run_.world_size() == 1) return;
+    const auto& clip = run_.options.gradient_clip;
+    const bool needs_norm = run_.scaler || (clip && clip->kind == ClipOptions::Kind::norm);
+    const auto traffic = strategy_.traffic(run_, {.ranks = run_.world_size(),
+                                                  .micro_batches = run_.options.accumulate,
+                                                  .norms = needs_norm,
+                                                  .deterministic = run_.options.deterministic});
+    if (traffic) show_plan(traffic->text());
+  }
+
   RunContext run_;
   MastersFollow masters_follow_{run_};
   SetUp set_up_;
   FitLoop loop_;
+  StrategyHooks& strategy_;
   TaskCalls& task_;
   Observers& observers_;
 };

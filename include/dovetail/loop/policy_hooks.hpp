@@ -3,6 +3,9 @@
 
 #include <dovetail/core/stage.hpp>
 #include <dovetail/run/dense.hpp>
+#include <dovetail/strategy/step_traffic.hpp>
+
+#include <optional>
 
 namespace dovetail {
 
@@ -12,6 +15,8 @@ class StrategyHooks {
  public:
   virtual ~StrategyHooks() = default;
   virtual void stage(Stage stage, RunContext& run) = 0;
+  /// What a step will send, from the model before anything of it is cut; nothing where the Strategy does not say.
+  virtual std::optional<StepTraffic> traffic(RunContext& run, const StepShape& shape) = 0;
   virtual void attach_gradients(RunContext& run) = 0;  ///< the end of set-up: gives slots their main gradients
   virtual void before_forward(RunContext& run) = 0;
   virtual void finish_forward(RunContext& run) = 0;  ///< of an evaluation: no backward follows
@@ -83,9 +88,14 @@ void call_hook_of(Stage stage, Policy& policy, RunContext& run) {
 template <class Strategy>
 class StrategyAdapter final : public StrategyHooks {
  public:
-  explicit StrategyAdapter(const Strategy& policy) : policy_(policy) {}
+  explicit StrategyAdapter(const Strategy& policy) : chosen_(policy), policy_(policy) {}
 
   void stage(Stage stage, RunContext& run) override { detail::call_hook_of(stage, policy_, run); }
+  std::optional<StepTraffic> traffic(RunContext& run, const StepShape& shape) override {
+    if constexpr (requires { predict(*run.module, chosen_, run.precision, shape); })
+      return predict(*run.module, chosen_, run.precision, shape);
+    return std::nullopt;
+  }
   void attach_gradients(RunContext& run) override {
     if constexpr (requires { policy_.attach_gradients(run); })
       policy_.attach_gradients(run);
@@ -104,6 +114,7 @@ class StrategyAdapter final : public StrategyHooks {
   void teardown(RunContext& run) override { policy_.teardown(run); }
 
  private:
+  Strategy chosen_;
   typename RunOf<Strategy>::type policy_;
 };
 
