@@ -46,7 +46,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
       }
       run_.cut.add(std::make_unique<CutGroup>(
           std::move(tensors), segment->layout, copy_.rank(),
-          "dovetail: the parameters " + names_of(named) +
+          "the parameters " + names_of(named) +
               " of a unit are read after deferred_building has cut them. Fill them in the constructor of the module, "
               "or in a scope of full_parameters(*unit)."));
     }
