@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/shard/backward_walk.hpp>
+#include <dovetail/shard/forward_passes.hpp>
 #include <dovetail/shard/forward_walk.hpp>
 #include <dovetail/shard/resting_units.hpp>
 #include <dovetail/shard/unit_nodes.hpp>
@@ -138,8 +139,7 @@ class ShardedUnits {
       memory_.gather(unit);  // a forward that the loop does not know of, on all ranks alike
     forward_.enter(unit);
     if (phase_ != Phase::forward || evaluates_) return -1;
-    passes_.push_back({visit, forward_.first_call(unit)});
-    return generation_ << 32 | int64_t(passes_.size() - 1);
+    return passes_.add({visit, forward_.first_call(unit)});
   }
 
   void end(int unit, bool thrown) noexcept {
@@ -150,35 +150,29 @@ class ShardedUnits {
 
   void before_backward(int unit, int64_t pass) {
     if (phase_ == Phase::over || pass < 0) return;
-    check_generation(unit, pass);
+    if (!passes_.has(pass)) refuse_earlier(unit);
     if (phase_ == Phase::forward) {  // a gradient inside the forward, which may itself be differentiated later
       forward_.reach(memory_, unit);
       memory_.keep(unit);
       return;
     }
     enter_backward();
-    const std::size_t visit = pass_of(pass).visit;
+    const std::size_t visit = passes_[pass].visit;
     if (backward_.has_finished(visit)) refuse_order(unit);
     backward_.to_gather(memory_, visit);
   }
 
   void after_backward(int, int64_t pass) {
-    if (phase_ != Phase::backward || pass < 0 || pass >> 32 != generation_ || !pass_of(pass).first) return;
+    if (phase_ != Phase::backward || !passes_.has(pass) || !passes_[pass].first) return;
     enter_backward();
-    backward_.to_finish(memory_, pass_of(pass).visit);
+    backward_.to_finish(memory_, passes_[pass].visit);
   }
 
  private:
   enum class Phase { idle, forward, backward, over };
 
-  struct Pass {
-    std::size_t visit;
-    bool first;  ///< of the calls in this visit: backward leaves the visit there
-  };
-
   UnitSchedule& schedule() { return schedules_[evaluates_]; }
   bool reshards() const { return options_.reshard_after_forward || evaluates_; }
-  const Pass& pass_of(int64_t pass) const { return passes_[std::size_t(pass & 0xffffffff)]; }
 
   void settle_forward() {
     forward_.settle(memory_);
@@ -209,16 +203,14 @@ class ShardedUnits {
     else
       memory_.drop();
     forward_.forget();
-    passes_.clear();
-    ++generation_;
+    passes_.forget();
     thrown_ = false;
     phase_ = Phase::idle;
   }
 
   std::string name(int unit) const { return memory_.unit(unit).name(); }
 
-  void check_generation(int unit, int64_t pass) const {
-    if (pass >> 32 == generation_) return;
+  [[noreturn]] void refuse_earlier(int unit) const {
     throw Error(ExitCode::user_code,
                 "backward reached unit '" + name(unit) +
                     "' through a forward of an earlier step, whose parameters are gone. Detach what "
@@ -243,8 +235,7 @@ class ShardedUnits {
   bool enters_backward_ = false;  // no unit of this backward was reached yet
   bool ends_forward_ = false;     // and the ranks' agreement on its visits is under way
   RestingUnits resting_;          // in this backward
-  std::vector<Pass> passes_;      // of this forward
-  int64_t generation_ = 0;        // number of the forward
+  ForwardPasses passes_;
 
   std::array<UnitSchedule, 2> schedules_;  // of training, of evaluation
   std::array<std::size_t, 2> forget_{};    // visits before this one, when the next forward begins

@@ -46,7 +46,7 @@ class WholeTensors {
     on_every_rank ? comm.all_gather_into(whole, part_) : gather_into(comm, whole, part_, 0);
     if (!here) return;
     own_ = whole.narrow(0, comm.rank() * layout.part_size(), layout.part_size());
-    gate_ = StorageGate(whole, "dovetail: a parameter is read after the scope of full_parameters has ended.");
+    gate_ = StorageGate(whole, "a parameter is read after the scope of full_parameters has ended.");
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       torch::Tensor tensor = tensors[i];
       before_.emplace_back(tensor, tensor.variable_data());
