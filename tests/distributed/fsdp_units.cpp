@@ -321,6 +321,29 @@ void slices(Rank me, int k) {
   session.fsdp.teardown(session.run);
 }
 
+/// A gradient inside the forward keeps units whole, here on one rank only: it takes part in gathers of slices all the
+/// same.
+void slices_beside_whole_units(Rank me, int k) {
+  auto sharded = make<Sharded>();
+  auto whole = make<Whole>();
+  FsdpSession session(sharded, me.comm, {.reshard_after_forward = dt::to_ranks(k)});
+  const auto loss = [&](auto& net, int rank, int step) {
+    const Tensor x = me.inputs(rank, step).requires_grad_(rank == 0);
+    Tensor sum = net->forward(x).pow(2).sum();
+    if (rank == 0) sum = sum + torch::autograd::grad({sum}, {x}, {}, true, true)[0].pow(2).sum() * 0.01;
+    return sum;
+  };
+  for (int step = 0; step < 3; ++step) {
+    session.train(0.01, [&] { return loss(sharded, me.rank(), step); });
+    train_plainly(*whole, 0.01, [&] {
+      Tensor sum = torch::zeros({});
+      for (int r = 0; r < me.size(); ++r) sum = sum + loss(whole, r, step);
+      return sum;
+    });
+  }
+  me.compare(session, sharded, *whole, 1e-5, "C-06 slices beside whole units, to_ranks(" + std::to_string(k) + ")");
+}
+
 /// Every rank says the same, and goes on.
 void refusals(Rank me) {
   const auto refused = [&](dt::FSDP::Options options, const std::string& with, dt::ExitCode code,
@@ -384,7 +407,10 @@ void meshes(Rank me) {
   }
   emulated(me, {.reduce_format = Format::fp32}, 1, {}, "C-34 ");
   for (const int k : divisors(me.size()))
-    if (k > 1 && k < me.size()) slices(me, k);
+    if (k > 1 && k < me.size()) {
+      slices(me, k);
+      slices_beside_whole_units(me, k);
+    }
   for (const int most : {1, 2, 3}) {
     const dt::FSDP::Options options{.prefetch = 3, .max_gathered = most};
     parity(me, options);
