@@ -150,6 +150,24 @@ TEST_CASE("C-49 gradients exist for the root and one unit at a time", "[fsdp][li
   CHECK(seen == std::vector<std::size_t>{root, root});  // the head is of the root
 }
 
+TEST_CASE("a gradient that comes after its unit was reduced is refused by name", "[fsdp][life]") {
+  auto net = make<Sharded>();
+  FsdpSession session(net, {}, {.reshard_after_forward = false});
+  session.fsdp.before_forward(session.run);
+  const Tensor loss = net->forward(inputs).sum();
+  const Tensor late = net->a->wide->weight.sum();
+  session.fsdp.before_backward(session.run);
+  loss.backward();
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(late.backward(), Contains("'a.wide.weight'") && Contains("came too late"));
+  // The next step begins anew.
+  session.train(0.1, [&] { return net->forward(inputs).pow(2).mean(); });
+  CHECK(session.slot("a.wide.weight").taken == false);
+  session.micro_batch(0, [&] { return net->forward(inputs).pow(2).mean(); });
+  CHECK(session.slot("a.wide.weight").taken);
+  CHECK(session.slot("a.wide.weight").main.abs().sum().item<float>() > 0);
+}
+
 TEST_CASE("C-10 a unit that is called several times", "[fsdp][life]") {
   auto sharded = make<Sharded>();
   auto whole = make<Whole>();

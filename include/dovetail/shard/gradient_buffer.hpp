@@ -38,9 +38,10 @@ class GradientBuffer {
   /// @throws Error(user_code) between `finish` and `forget`
   void take(std::size_t i, const torch::Tensor& gradient) {
     if (finished_)
-      throw Error(ExitCode::user_code, "a gradient of " + whose_ +
-                                           " came after they were sent to their owners: add up the losses of a "
-                                           "micro-batch and run backward once.");
+      throw Error(ExitCode::user_code,
+                  "a gradient of " + whose_ +
+                      " came too late, after gradients were sent to their owners: add up the losses "
+                      "of a micro-batch and run backward once.");
     buffer_.open();
     if (filled_[i])
       places_[i].add_(gradient);
