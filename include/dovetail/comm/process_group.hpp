@@ -59,7 +59,7 @@ struct ConnectedGroup {
 };
 
 /// What a testing tool puts between each Communicator made from now on and its transport; empty: nothing. See
-/// testing/delayed_backend.hpp.
+/// testing/delayed_transport.hpp.
 using TransportWrapper = std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>)>;
 [[nodiscard]] inline TransportWrapper& transport_wrapper() {
   static TransportWrapper wrapper;
