@@ -218,8 +218,7 @@ void clipping(Rank& me) {
         Watch watch;
         watch.step = [&](dt::LoopState& state) { norms.push_back(state.gradient_norm); };
         const Outcome outcome = fit(options, job, data, watch);
-        std::string what(P::name);
-        what += ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
+        const std::string what = name + ", " + mass.name + ", " + std::to_string(clip.limit);
         me.near(apart(outcome.weights, expected.weights), 1e-5, what + ": weights");
         me.that(me.same_everywhere(outcome.weights), what + ": ranks part ways");
         if (clip.kind != dt::ClipOptions::Kind::norm) continue;
@@ -1032,8 +1031,8 @@ void check_losses(Rank& me, P precision) {
           scales.push_back({state.run.scaler->scale(), state.run.further_scalers.at(0).scale()});
         };
         const Outcome outcome = conformance::fit<dt::DDP, P>(options, task, data, watch, {}, precision);
-        const std::string what =
-            std::string(P::name) + ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
+        std::string what(P::name);
+        what += ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
         me.that(skipped == std::vector<bool>{false, true, false, false, false}, what + "skipped steps");
         using Scales = std::vector<std::array<double, 2>>;
         me.that(scales == Scales{{64, 64}, {64, 32}, {64, 32}, {64, 32}, {64, 32}}, what + "scales");
