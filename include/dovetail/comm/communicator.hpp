@@ -41,8 +41,8 @@ class Communicator {
     state.size = ranks.world_size;
     state.timeouts = timeouts;
     state.timeout = timeouts.step;
-    if (ranks.world_size > 1) state.attach(detail::connect_ranks(ranks, timeouts, state.counts, device));
     state.device = device;
+    if (ranks.world_size > 1) state.attach(detail::connect_ranks(ranks, timeouts, state.counts, device));
     return made;
   }
 

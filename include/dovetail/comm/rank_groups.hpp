@@ -11,12 +11,13 @@ namespace detail {
 /// Makes the Communicator of some ranks of another one.
 struct RankGroups {
   /// The ranks first, first + stride, ..., `count` of them, this rank among them. All ranks of `comm` must make groups
-  /// of the same count and stride in the same order. What is sent within a group is counted with `comm`. A group of one
-  /// has no connections; a group of all is `comm` itself.
+  /// of the same count and stride in the same order. What is sent within a group is counted with `comm`; its time-out
+  /// is that of `comm` now. A group of one has no connections; a group of all is `comm` itself.
   /// @throws Error(collective_timeout, peer_lost)
   static Communicator make(const Communicator& comm, int first, int count, int stride) {
     if (count == comm.size()) return comm;
     Communicator made;
+    made.state_->device = comm.state_->device;
     if (count == 1) return made;
     CommunicatorState &from = *comm.state_, &state = *made.state_;
     state.rank = (from.rank - first) / stride;
@@ -31,6 +32,7 @@ struct RankGroups {
     const std::string name = "ranks_" + std::to_string(from.groups++) + "_" + std::to_string(first);
     try {
       state.attach(connect_part(from.group, name, state.rank, count));
+      state.group.set_timeout(state.timeout);
     } catch (const std::exception& cause) {
       throw_collective_error(cause, "connecting", state.rank, count, from.timeouts.setup, state.among);
     }

@@ -44,7 +44,7 @@ class FlatSegment {
         main_(std::move(main)),
         gathered_memory_(memory.gathered) {
     torch::NoGradGuard no_grad;
-    const torch::Tensor full = torch::zeros({layout_.size()}, shard_.options().dtype(gathered));
+    const torch::Tensor full = torch::empty({layout_.size()}, shard_.options().dtype(gathered));
     const torch::Tensor gradient = torch::empty({layout_.size()}, main_.options());
     full_part_ = full.narrow(0, rank * layout_.part_size(), layout_.part_size());
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -54,13 +54,14 @@ class FlatSegment {
       if (!filled)
         shard_.narrow(0, piece.offset, piece.numel).copy_(in_storage_order(data).narrow(0, piece.begin, piece.numel));
       tensor.mutable_grad().reset();
-      tensor.set_data(alias_like(full, layout_.offset(i), data));  // another dtype drops hooks: nobody has any yet
+      tensor.set_data(alias_like(full, layout_.offset(i), data));
     }
-    full_ = StorageGate(full,
-                        whose +
-                            " are read while FSDP has freed them. They exist only while their unit runs: "
-                            "call it through its holder, forward() or call(), not through its members.",
-                        memory.gathered);
+    full_ =
+        StorageGate(full,
+                    whose +
+                        " are read while FSDP has freed them. They exist only while their unit runs: "
+                        "call it through its holder, forward() or call(), or read them in a scope of full_parameters.",
+                    memory.gathered);
     StorageGate gate(gradient, "gradients of " + whose + " are read after FSDP has sent them to their owners.",
                      memory.gradients);
     gradients_ = std::make_shared<GradientBuffer>(tensors_, layout_, std::move(gate), whose,

@@ -58,7 +58,8 @@ class ParameterHolder {
 ///
 /// With `write_back` the changes made inside become the model's, fp32 masters beside a low format included: a master
 /// follows where its parameter is not what it would be rounded to. An exception that leaves the scope keeps them from
-/// being written. Scopes may lie in each other.
+/// being written. Scopes may lie in each other. The end of a scope cannot throw: out of memory while it writes ends the
+/// program.
 ///
 /// @throws Error(user_code) while a forward or a backward runs; for options that exclude each other
 class FullParameters {

@@ -32,7 +32,6 @@ class GradientBuffer {
       places_.push_back(alias_like(buffer_.buffer(), layout_.offset(i), like[i]));
   }
 
-  bool is_open() const { return buffer_.is_open(); }
   std::size_t bytes() const { return buffer_.is_open() ? buffer_.bytes() : 0; }
 
   /// @throws Error(user_code) between `finish` and `forget`

@@ -21,7 +21,7 @@ class GradientWire {
     rounded_.close();
   }
 
-  /// Is the buffer itself of no use any more once its gradients are on their way?
+  /// Is a rounded copy sent, so that the buffer itself may be freed at once?
   bool rounds() const { return rounds_; }
 
   const torch::Tensor& load(const torch::Tensor& gradients) {

@@ -40,8 +40,6 @@ class UnitsInMemory {
   Communicator& comm() { return ranks_.all; }
   Communicator& copy() { return ranks_.copy; }
 
-  bool is_kept(int unit) const { return state(unit).kept; }
-
   /// Its memory stays until the next drop or let_go, whether or not it is released.
   void keep(int unit) { state(unit).kept = true; }
   void let_go(int unit) { state(unit).kept = false; }

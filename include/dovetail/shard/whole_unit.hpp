@@ -50,7 +50,8 @@ class WholeTensors {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       torch::Tensor tensor = tensors[i];
       before_.emplace_back(tensor, tensor.variable_data());
-      tensor.set_data(alias_like(whole, layout.offset(i), tensor));
+      places_.push_back(alias_like(whole, layout.offset(i), tensor));
+      tensor.set_data(places_.back());
     }
   }
   WholeTensors(const WholeTensors&) = delete;
@@ -60,9 +61,11 @@ class WholeTensors {
     if (gate_.buffer().defined()) gate_.close();
   }
 
-  /// What has become of this rank's part.
+  /// What has become of this rank's part, also where a tensor was given other memory by `set_data`.
   void write_back() {
     torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < places_.size(); ++i)
+      if (const torch::Tensor& tensor = before_[i].first; !tensor.is_alias_of(places_[i])) places_[i].copy_(tensor);
     if (own_.defined()) part_.copy_(own_);
   }
 
@@ -70,6 +73,7 @@ class WholeTensors {
   torch::Tensor part_, own_;  // own_: this rank's part of the buffer
   StorageGate gate_;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> before_;  // tensors, and what they were
+  std::vector<torch::Tensor> places_;                            // and are
 };
 
 /// The cut tensors of one unit, whole; shared by the scopes that lie in each other.

@@ -98,7 +98,7 @@ inline FSDPPlan plan_fsdp(torch::nn::Module& model, const std::vector<Slot>& slo
     std::vector<int64_t> numels;
     for (const std::size_t i : members) numels.push_back(slots[i].model.numel());
     const auto [unit, stored, gathered] = key;
-    const auto reduced = reduce_dtype(slots[members.front()], options.reduce_format, FSDP::name);
+    const auto reduced = reduce_dtype(slots[members.front()], options.reduce_format, "FSDP");
     plan.segments.push_back({unit, stored, gathered, reduced, std::move(members), FlatLayout(numels, parts)});
   }
   return plan;

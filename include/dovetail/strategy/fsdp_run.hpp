@@ -17,15 +17,16 @@ namespace dovetail {
 /// FSDP in one run: cuts the parameters of every unit over the ranks, and lets the optimizer hold this rank's pieces.
 ///
 /// Under a mixed precision the weights of modules for which `gathers_low` holds are gathered in the compute format, so
-/// that autocast finds nothing to cast; pieces, their gradients and the optimizer's state stay in fp32. Frozen
-/// parameters stay whole. What lies outside every unit is gathered for the whole step.
+/// that autocast finds nothing to cast; pieces, their gradients and the optimizer's state stay in fp32. Parameters
+/// that are frozen when the fit begins stay whole. What lies outside every unit is gathered for the whole step.
 class FSDPRun : public StrategyBase {
  public:
   explicit FSDPRun(const FSDP& policy) : options_(policy.options) {}
   FSDPRun(const FSDPRun&) = delete;
   FSDPRun& operator=(const FSDPRun&) = delete;
-  /// Where teardown did not come, an exception has ended the run. One rank makes the model whole by itself; of several,
-  /// nobody knows whether the others are still there to do it, so that the model stays cut and says so when it is read.
+  /// Where teardown did not come, an exception has ended the run. A run of one rank makes the model whole by itself; of
+  /// several, nobody knows whether the others are still there to do it, so that the model stays cut and says so when it
+  /// is read.
   ~FSDPRun() {
     detach();
     if (!all_ || whole_again_) return;
@@ -63,6 +64,10 @@ class FSDPRun : public StrategyBase {
       add_segment(run, ranks.copy.rank(), unit, segment, shards[segment.stored], mains[segment.stored]);
     }
 
+    if (!run.cut.empty())
+      throw Error(ExitCode::user_code,
+                  "parameters were frozen between the building of the model and its wrapping: with FSDP's "
+                  "deferred_building that must be done in configure_model.");
     model_ = run.module;
     all_ = std::make_shared<ShardedUnits>(
         std::move(units), std::move(root), ranks,
@@ -76,8 +81,8 @@ class FSDPRun : public StrategyBase {
     run.gradients.ranks_per_copy = ranks.copy.size();
   }
 
-  /// wrap_model has given every slot its main gradient; autograd's hooks come after the last change of a dtype, which
-  /// would lose them.
+  /// wrap_model has given every slot its main gradient; autograd's hooks lie on the tensors, so that a change of
+  /// dtype, as full_parameters makes it, does not lose them.
   void attach_gradients(StrategyContext& run) {
     for (std::size_t s = 0; s < places_.size(); ++s)
       hooks_.add(run.gradients.slots[s].model,
@@ -90,7 +95,7 @@ class FSDPRun : public StrategyBase {
   void before_forward(StrategyContext& run) {
     detail::refuse_open_scope(*all_, "a forward begins");
     const bool evaluates = !torch::GradMode::is_enabled();
-    all_->begin_forward(evaluates, !evaluates && at_boundary() && run.micro_batch > 0);
+    all_->begin_forward(evaluates, !evaluates && reduces_at_boundary() && run.micro_batch > 0);
   }
 
   /// After a forward without backward: ranks whose forward left units out take part in what the others need of them.
@@ -98,7 +103,7 @@ class FSDPRun : public StrategyBase {
   void finish_forward(StrategyContext&) { all_->finish_forward(); }
 
   void before_backward(StrategyContext& run) {
-    all_->begin_backward(!at_boundary() || run.at_boundary(), !at_boundary() && run.micro_batch > 0);
+    all_->begin_backward(!reduces_at_boundary() || run.at_boundary(), !reduces_at_boundary() && run.micro_batch > 0);
   }
   void after_backward(StrategyContext&) { all_->end_backward(); }
   void reduce(StrategyContext& run) {
@@ -124,7 +129,7 @@ class FSDPRun : public StrategyBase {
   std::size_t peak_gathered_bytes() const { return memory_.gathered->most_in_use(); }
 
  private:
-  bool at_boundary() const { return options_.reduce == Reduce::at_boundary; }
+  bool reduces_at_boundary() const { return options_.reduce == Reduce::at_boundary; }
 
   UnitRanks make_groups(const Communicator& all) {
     const int copy = options_.ranks_per_copy(all.size()),
@@ -160,7 +165,7 @@ class FSDPRun : public StrategyBase {
     const bool filled = run.cut.move_part(tensors, shard);
     unit.segments().emplace_back(std::move(tensors), plan.layout, part, plan.gathered,
                                  plan.layout.parts() > 1 ? plan.reduced : main.scalar_type(), shard, main,
-                                 describe(unit, slots), memory_, filled);
+                                 describe(plan.unit == UnitTree::root, unit, slots), memory_, filled);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       Slot& slot = *slots[i];
       const Piece piece = plan.layout.piece(i, part);
@@ -172,9 +177,8 @@ class FSDPRun : public StrategyBase {
     }
   }
 
-  static std::string describe(const FlatUnit& unit, const std::vector<Slot*>& slots) {
-    return "the parameters " + names_of(slots) +
-           (unit.name().empty() ? " of the root unit" : " of unit '" + unit.name() + "'");
+  static std::string describe(bool is_root, const FlatUnit& unit, const std::vector<Slot*>& slots) {
+    return "the parameters " + names_of(slots) + (is_root ? " of the root unit" : " of unit '" + unit.name() + "'");
   }
 
   void detach() {

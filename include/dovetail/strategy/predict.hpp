@@ -25,7 +25,8 @@ inline int64_t bytes_of(const FlatLayout& layout, torch::ScalarType dtype) {
 /// How many others a unit is inside of.
 inline int depth_of(const FSDPPlan& plan, std::size_t unit) {
   return int(std::count_if(plan.units.begin(), plan.units.end(), [&](const FSDPPlan::Unit& other) {
-    return plan.units[unit].name.starts_with(other.name + ".");
+    const bool is_root = other.name.empty();  // the model itself is a unit
+    return &other != &plan.units[unit] && (is_root || plan.units[unit].name.starts_with(other.name + "."));
   }));
 }
 

@@ -40,7 +40,6 @@ class ShardedRun : public StrategyBase {
     run.gradients.ranks_per_copy = run.world_size();
   }
 
-  /// Autograd's hooks come after the last change of a dtype, which would lose them.
   void attach_gradients(StrategyContext& run) {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {

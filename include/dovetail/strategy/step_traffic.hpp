@@ -19,7 +19,7 @@ struct StepShape {
   bool deterministic = false;
 };
 
-/// What one rank sends in one step, and what it has gathered of others' parameters at most.
+/// What one rank sends in one step, and the most bytes of whole parameters, and of slices of them, that it has at once.
 struct StepTraffic {
   CommunicationCounts counts;
   int64_t peak_gathered_bytes = 0;

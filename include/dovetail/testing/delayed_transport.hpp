@@ -58,6 +58,9 @@ class DelayedBackend final : public c10d::Backend {
     return delayed(Collective::all_to_all, in,
                    [&] { return inner_->alltoall_base(out, in, out_splits, in_splits, options); });
   }
+  WorkPointer gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    return delayed(Collective::gather, inputs.front(), [&] { return inner_->gather(outputs, inputs, options); });
+  }
   WorkPointer barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
  private:
@@ -67,7 +70,9 @@ class DelayedBackend final : public c10d::Backend {
       std::this_thread::sleep_for(std::chrono::microseconds(random_() % std::uint64_t(delays_.before.count() + 1)));
     const auto number = log_->started(collective, static_cast<std::int64_t>(whole.nbytes()));
     free_at_ = std::max(free_at_, Clock::now()) + delays_.wire;
-    return c10::make_intrusive<DelayedWork>(start(), free_at_, number, log_);
+    auto work = start();  // none where a device's stream is ordered already
+    if (!work) return work;
+    return c10::make_intrusive<DelayedWork>(std::move(work), free_at_, number, log_);
   }
 
   Inner inner_;

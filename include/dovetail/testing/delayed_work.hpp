@@ -45,7 +45,10 @@ class CommunicationLog {
     const std::lock_guard lock(mutex_);
     return events_;
   }
-  [[nodiscard]] std::int64_t collectives() const { return collectives_; }
+  [[nodiscard]] std::int64_t collectives() const {
+    const std::lock_guard lock(mutex_);
+    return collectives_;
+  }
 
  private:
   mutable std::mutex mutex_;  // c10d's threads may start and wait as well
