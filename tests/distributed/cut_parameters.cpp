@@ -223,6 +223,13 @@ void write_back(Rank& me) {
   const Tensor ddp = flat(*fit<dt::DDP, dt::FP32>(Task{}, halve).model);
   const Tensor fsdp = flat(*fit<dt::FSDP, dt::FP32>(Task{}, halve, every_unit).model);
   me.near((ddp - fsdp).abs().max().item<double>(), 1e-6, "a fit that goes on, from DDP's,");
+  const auto give_halves = [](dt::LoopState& state, Net& net) {
+    if (state.step() != 1) return;
+    const auto whole = dt::full_parameters(net, {.write_back = true});
+    for (Tensor& parameter : net.parameters()) parameter.set_data(parameter.detach() * 0.5);
+  };
+  me.that(fsdp.equal(flat(*fit<dt::FSDP, dt::FP32>(Task{}, give_halves, every_unit).model)),
+          "set_data in a scope is not what writing is");
 }
 
 void on_rank_0(Rank& me) {

@@ -158,7 +158,6 @@ class UnitsInMemory {
   }
 
   State& state(int unit) { return states_[std::size_t(unit)]; }
-  const State& state(int unit) const { return states_[std::size_t(unit)]; }
 
   std::vector<FlatUnit> units_;
   FlatUnit root_;
