@@ -6,6 +6,5 @@
 #include <dovetail/precision/precision_run.hpp>
 #include <dovetail/strategy/ddp_run.hpp>
 #include <dovetail/strategy/fsdp_run.hpp>
-#include <dovetail/strategy/predict.hpp>
 #include <dovetail/strategy/sharded_run.hpp>
 #include <dovetail/strategy/single_device_run.hpp>

@@ -87,7 +87,7 @@ def policy(name):
 
 def conflicts(options, refused):
     """docs/conflicts.md: every refused pair as the compiler prints it."""
-    version = run([options.compiler, "-dumpversion"])[1].split(".")[0]
+    version = run([options.compiler, "-dumpversion"])[1].strip().split(".")[0]
     made_by = f"with {options.compiler} {version}"
     old = read("docs/conflicts.md") if os.path.exists(os.path.join(ROOT, "docs/conflicts.md")) else ""
     if options.check and made_by not in old:

@@ -21,7 +21,8 @@ struct StepFacts {
   bool other_frozen = false;          ///< after agree(): has some rank frozen other parameters?
   double groups = 0;                  ///< AddedGroups' fingerprint
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
-  std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where they have a scaler each
+  std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where each has a scaler, or the
+                                      ///< scale moves at every backward
 };
 
 /// One small collective for everything that must be agreed at a step; none with one rank. Sums are in rank order.

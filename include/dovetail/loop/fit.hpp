@@ -108,7 +108,8 @@ class Fit {
   }
 
  private:
-  /// Of a step of optimizers that are element-wise; whether they are is not known yet.
+  /// Of a step of one optimizer that is element-wise and needs no closure, and of one loss: what there is is not known
+  /// yet.
   void show_traffic() {
     if (run_.world_size() == 1) return;
     const auto& clip = run_.options.gradient_clip;

@@ -151,9 +151,10 @@ class FitLoop {
       run_.micro_batch = b % accumulate;
       run_.window =
           std::min(accumulate, batches - (b - run_.micro_batch));  // the last window of an epoch may be shorter
+      const int64_t attempted = run_.steps_attempted;
       step_.micro_batch(prepare(source.load(run_.epoch, b)));
       state.batch = b + 1;
-      if (run_.at_boundary()) after_step();
+      if (run_.steps_attempted != attempted) after_step();  // not where the window was dropped
     }
     log_train();
   }

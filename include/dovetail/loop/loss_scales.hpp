@@ -15,9 +15,9 @@ namespace dovetail {
 /// Usually there is one scaler, whose scale stands still within a window and moves once per step; then everything here
 /// is a number or two. Where each loss has a scaler of its own, or the scale moves after every backward pass (Apex's
 /// own behaviour), main gradients are brought from one scale to the next between two passes, so that what they hold is
-/// one sum at one scale; scales are powers of two, so no bit changes. Each pass is looked at by itself then: what
-/// overflows in it is dropped, skips the optimizers that it belongs to at the end of the window, and counts for its
-/// loss alone.
+/// one sum at one scale; with the default constants scales are powers of two, so no bit changes. Each pass is looked at
+/// by itself then: what overflows in it is dropped, skips the optimizers that it belongs to at the end of the window,
+/// and counts for its loss alone.
 class LossScales {
  public:
   explicit LossScales(RunContext& run) : run_(run) {}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dovetail/loop/agreement.hpp>
+#include <dovetail/run/dense.hpp>
 
 #include <algorithm>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace dovetail {
 
-/// Refuses a training_step that runs backward by itself: its gradients would count twice.
+/// Refuses a training_step that runs backward by itself.
 /// @throws Error(user_code)
 inline void check_untouched(const RunContext& run) {
   for (const Slot& slot : run.gradients.slots) {
@@ -18,11 +19,7 @@ inline void check_untouched(const RunContext& run) {
         slot.arrivals.defined()
             ? slot.arrivals.unsafeGetTensorImpl()->version_counter().current_version() != slot.seen_version
             : slot.taken || (!slot.main.defined() && slot.model.grad().defined());
-    if (arrived)
-      throw Error(ExitCode::user_code,
-                  "the parameter '" + slot.name +
-                      "' has a gradient before the run's own backward: training_step must return "
-                      "the loss and leave backward, zero_grad and the optimizer's step to the run.");
+    if (arrived) refuse_touched(slot);
   }
 }
 
@@ -35,7 +32,7 @@ inline void check_untouched(const RunContext& run) {
   const auto frozen = [&](int rank, std::size_t i) { return all[std::size_t(rank) * mine.size() + i]; };
   for (std::size_t i = 0; i < mine.size(); ++i) {
     std::string frozen_on, others;
-    double most = 0, least = double(run.window);
+    double most = frozen(0, i), least = most;
     for (int r = 0; r < run.world_size(); ++r) {
       most = std::max(most, frozen(r, i));
       least = std::min(least, frozen(r, i));

@@ -37,7 +37,8 @@ ResolvedOptions options_of_policy(const Policy& policy) {
   return list;
 }
 
-/// The policies' names and options and everything TrainerOptions holds, names and values, as loggers get them.
+/// The policies' names and options and everything of TrainerOptions that changes results, names and values, as loggers
+/// get them.
 inline ResolvedOptions resolved_options(const RunContext& run) {
   const TrainerOptions& options = run.options;
   ResolvedOptions list;

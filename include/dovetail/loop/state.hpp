@@ -25,7 +25,7 @@ class LoopState {
   int64_t samples = 0;             ///< weight of what was trained on in this epoch, all ranks together: samples, unless
                                    ///< step.weight said otherwise
   bool sanity = false;             ///< is this the validation before the first step?
-  std::string plan;                ///< the plan in words, as describe() gives it
+  std::string plan;  ///< the plan in words: what describe() gives and, with several ranks, what a step sends
 
   // What came out, reduced over ranks: the same on every rank.
   double loss = 0;            ///< of the last step: mean over the samples of its window

@@ -65,7 +65,7 @@ class TrainingStep {
     facts_.groups = added_groups_.fingerprint();
     scales_.add_to(facts_);
     agreement_.agree(run_, facts_);
-    if (facts_.stop_rank >= 0) return;  // whatever the window was, it is dropped
+    if (facts_.stop_rank >= 0 && !takes_closure_) return;  // the window is dropped; evaluations that began go on
     stop_on_bad_loss(run_, facts_);
     if (!(facts_.samples > 0)) refuse_step(run_, "the weights of all batches are 0", "something in them must count.");
     if (facts_.other_frozen) refuse_other_frozen(run_);

@@ -94,10 +94,4 @@ inline double squared_norm(const std::vector<torch::Tensor>& flats) {
   return total;
 }
 
-/// Clips every element to [-limit, limit], in place.
-inline void clip_elements(std::vector<torch::Tensor>& flats, double limit) {
-  torch::NoGradGuard no_grad;
-  for (torch::Tensor& flat : flats) flat.clamp_(-limit, limit);
-}
-
 }  // namespace dovetail

@@ -159,6 +159,11 @@ class BoundLibTorch final : public BoundSchedule {
   void observe(double metric) override {
     if constexpr (takes_metric) target().step(float(metric));
   }
+  void groups_added() override {
+    if constexpr (takes_metric)
+      throw Error(ExitCode::user_code,
+                  "LibTorch's ReduceLROnPlateauScheduler cannot take in a group that is added: use dt::Plateau.");
+  }
   [[nodiscard]] std::string monitor() const override { return takes_metric ? options_.monitor : std::string(); }
 
  private:

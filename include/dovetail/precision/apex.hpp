@@ -43,7 +43,8 @@ struct Apex final : PrecisionBase {
                                            : std::is_same_v<L, O1> ? "apex-o1"
                                            : std::is_same_v<L, O2> ? "apex-o2"
                                                                    : "apex-o3";
-  /// The scaler is local: it looks at gradients that are already reduced, which are the same on every rank.
+  /// The scaler is local: gradients are reduced before they are looked at. Passes within a window are looked at on each
+  /// rank, and agreed on at the step (apex_literal: after each micro-batch).
   static constexpr PrecisionTraits traits{.wraps_optimizers = true,
                                           .wraps_full_parameters = true,
                                           .scaler = scales_loss ? Scaler::local : Scaler::none,

@@ -57,7 +57,7 @@ class LostUpdates {
 
   static Share lost(const torch::Tensor& before, const torch::Tensor& after, const torch::Tensor& gradient) {
     if (!gradient.defined() || before.numel() == 0) return {};
-    const torch::Tensor updated = gradient.detach().ne(0);
+    const torch::Tensor updated = gradient.detach().ne(0).logical_and_(gradient.detach().isfinite());
     return {updated.logical_and(before.eq(after.detach())).sum().item<int64_t>(), updated.sum().item<int64_t>()};
   }
 

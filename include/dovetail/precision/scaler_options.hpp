@@ -22,10 +22,10 @@ struct ScalerOptions {
 
 /// Options of `Apex<O1>` and `Apex<O2>`: those of their scalers, one for each loss that training_step returns.
 struct ApexOptions {
-  double init = 65536.0;
-  double growth = 2.0;
-  double backoff = 0.5;
-  int interval = 2000;
+  double init = ScalerOptions{}.init;
+  double growth = ScalerOptions{}.growth;
+  double backoff = ScalerOptions{}.backoff;
+  int interval = ScalerOptions{}.interval;
 
   /// Does what Apex did, where Dovetail does better by default: the scale moves after every backward pass, so that with
   /// accumulation the interval counts micro-batches and the scale may change within a window, and it ends at 2^24; and
@@ -35,6 +35,12 @@ struct ApexOptions {
   bool apex_literal = false;
 
   constexpr ScalerOptions scaler() const { return {init, growth, backoff, interval}; }
+
+  template <class Visit>
+  constexpr void each(Visit&& visit) const {
+    scaler().each(visit);
+    visit("apex_literal", apex_literal);
+  }
 };
 
 /// The options of a precision that has none, where a sibling has some.

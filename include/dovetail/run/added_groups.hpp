@@ -24,6 +24,11 @@ class AddedGroups {
   /// @throws Error(user_code) for a tensor that may not be added
   bool take_in(RunContext& run) {
     if (as_noted(run)) return false;
+    for (std::size_t k = 0; k < sizes_.size(); ++k)
+      if (run.optimizers[k].traits().requires_closure && run.optimizers[k].held() != sizes_[k])
+        throw Error(ExitCode::user_code, run.optimizers[k].type() +
+                                             " was given a group while training goes on: an optimizer that evaluates "
+                                             "the loss by itself steps those it was made with.");
     hand_over(run);
     std::vector<Parameter> may_be_held;
     for (const Slot& slot : run.gradients.slots) may_be_held.push_back({slot.name, slot.shape, slot.stepped});

@@ -23,6 +23,15 @@ inline void require_dense(const Slot& slot) {
                                          "contiguous in configure_model.");
 }
 
+/// Refuses a training_step that runs backward by itself: its gradients would count twice.
+/// @throws Error(user_code)
+[[noreturn]] inline void refuse_touched(const Slot& slot) {
+  throw Error(ExitCode::user_code,
+              "the parameter '" + slot.name +
+                  "' has a gradient before the run's own backward: training_step must return the loss and leave "
+                  "backward, zero_grad and the optimizer's step to the run.");
+}
+
 /// One slot for each trainable parameter of a module, tied ones once, in the order of registration.
 inline std::vector<Slot> slots_of(const torch::nn::Module& module) {
   std::unordered_set<c10::TensorImpl*> seen;

@@ -48,11 +48,14 @@ class MainGradients {
   }
 
   /// Squared norm over what `optimizer` steps, accumulated in double: non-finite exactly if some gradient is.
-  double squared_norm(std::size_t optimizer) const {
+  double squared_norm(std::size_t optimizer) {
     double total = dovetail::squared_norm(flats_[optimizer]);
-    for (std::size_t i : autograd_owned_[optimizer])
-      if (const torch::Tensor& gradient = slots[i].held.grad(); gradient.defined())
-        total += dovetail::squared_norm(gradient);
+    for (std::size_t i : autograd_owned_[optimizer]) {
+      torch::Tensor& gradient = slots[i].held.mutable_grad();
+      if (!gradient.defined()) continue;
+      make_dense(gradient);
+      total += dovetail::squared_norm(gradient);
+    }
     return total;
   }
 
@@ -86,17 +89,20 @@ class MainGradients {
       slot.taken = false;
       if (!slot.main.defined()) slot.model.mutable_grad().reset();
     }
-    micro_batches_ = 0;
+    backwards_ = 0;
     summed = false;
   }
 
   /// Before each backward: notes what of the model is frozen for now.
   void note_frozen() {
-    ++micro_batches_;
+    ++backwards_;
     for (Slot& slot : slots) slot.frozen += !slot.model.requires_grad();
   }
 
-  /// 0 where nothing was frozen in this window; else other numbers for other parameters or micro-batches. Exact in a
+  /// Of this window, so far: one for each micro-batch, or for each loss of it.
+  int64_t backwards() const { return backwards_; }
+
+  /// 0 where nothing was frozen in this window; else other numbers for other parameters or backward passes. Exact in a
   /// double.
   double frozen_fingerprint() const {
     uint64_t hash = 0;
@@ -121,7 +127,7 @@ class MainGradients {
       } else {
         slot.arrived = slot.taken;
       }
-      slot.rests = !slot.arrived && micro_batches_ > 0 && slot.frozen == micro_batches_;
+      slot.rests = !slot.arrived && backwards_ > 0 && slot.frozen == backwards_;
       missing += !slot.arrived && !slot.rests;
     }
     return missing;
@@ -131,7 +137,7 @@ class MainGradients {
   std::vector<std::vector<torch::Tensor>> flats_;               // per optimizer
   std::vector<std::vector<std::size_t>> autograd_owned_;        // per optimizer, indices of slots
   std::vector<std::pair<torch::Tensor, torch::Tensor>> casts_;  // main -> gradient of the optimizer's tensor
-  int64_t micro_batches_ = 0;                                   // of this window, so far
+  int64_t backwards_ = 0;
 };
 
 }  // namespace dovetail

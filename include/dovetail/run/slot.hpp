@@ -23,7 +23,7 @@ struct Slot {
   int64_t piece_begin =
       -1;              ///< where in `model`, in elements of storage order, a piece starts; -1: `held` is all of it
   int optimizer = -1;  ///< which optimizer steps it; -1: none
-  int64_t frozen = 0;  ///< in how many micro-batches of this window it required no gradient
+  int64_t frozen = 0;  ///< in how many backward passes of this window it required no gradient
   bool rests = false;  ///< in all of them: no gradient is missing, and the optimizer leaves it alone
 };
 

@@ -99,7 +99,10 @@ class BucketReducer {
   /// In a window of one micro-batch autograd keeps what it makes, and the Reducer copies it into the bucket, divided:
   /// one pass over memory, where zeroing, adding and dividing in place are three.
   void before_backward(RunContext& run) {
-    for (Seen& one : *seen_) one.told = false;
+    for (std::size_t i = 0; i < seen_->size(); ++i) {
+      (*seen_)[i].told = false;
+      if (run.micro_batch == 0 && (*seen_)[i].arrived) refuse_touched(run.gradients.slots[i]);
+    }
     if (run.micro_batch == 0) {
       if (run.window == 1) {
         for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();
@@ -128,7 +131,7 @@ class BucketReducer {
     bool moved = false;
     for (std::size_t i = 0; i < seen_->size(); ++i) {
       Slot& slot = run.gradients.slots[i];
-      slot.taken = std::exchange((*seen_)[i].arrived, false) && slot.frozen < run.window;
+      slot.taken = std::exchange((*seen_)[i].arrived, false) && slot.frozen < run.gradients.backwards();
       torch::Tensor& gradient = slot.model.mutable_grad();
       if (gradient.const_data_ptr() != slot.main.const_data_ptr()) {
         slot.main = gradient;

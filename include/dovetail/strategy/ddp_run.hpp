@@ -5,6 +5,7 @@
 #include <dovetail/run/dense.hpp>
 #include <dovetail/strategy/bucket_reducer.hpp>
 #include <dovetail/strategy/ddp.hpp>
+#include <dovetail/strategy/predict.hpp>
 
 namespace dovetail {
 

@@ -7,6 +7,7 @@
 #include <dovetail/strategy/fsdp_building.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 #include <dovetail/strategy/fsdp_whole.hpp>
+#include <dovetail/strategy/predict.hpp>
 
 #include <map>
 #include <memory>

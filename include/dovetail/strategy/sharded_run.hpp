@@ -5,6 +5,7 @@
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
+#include <dovetail/strategy/predict.hpp>
 
 #include <algorithm>
 

@@ -3,6 +3,7 @@
 
 #include <dovetail/run/context.hpp>
 #include <dovetail/strategy/single_device.hpp>
+#include <dovetail/strategy/predict.hpp>
 
 namespace dovetail {
 
