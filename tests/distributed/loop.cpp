@@ -282,7 +282,17 @@ void check_disagreement(Expectations& expect, dt::Communicator& all, const Way& 
       expect.error(ExitCode::ranks_disagree, {"'in.weight' is frozen on rank " + std::to_string(last)},
                    way.text() + ": frozen for one micro-batch", [&] { fit(way.strategy, options, later); });
     }
-  options.accumulate = 1;
+  for (const int64_t accumulate : {2, 1}) {
+    Job runs;
+    runs.then = [](Tensor loss, dt::StepContext&) {
+      loss.backward({}, /*retain_graph=*/true);
+      return loss;
+    };
+    options.accumulate = accumulate;
+    expect.error(ExitCode::user_code, {"' has a gradient before the run's own backward: training_step must return"},
+                 way.text() + ": backward in training_step, accumulate " + std::to_string(accumulate),
+                 [&] { fit(way.strategy, options, runs); });
+  }
   Job logs;
   logs.then = [=](Tensor loss, dt::StepContext& step) {
     step.log(rank == last ? "losses" : "loss", loss);
