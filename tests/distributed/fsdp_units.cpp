@@ -369,8 +369,6 @@ void refusals(Rank me) {
   refused({.max_gathered = -1}, "max_gathered is negative", arguments);
   refused({.reduce_format = dt::Format::fp64}, "reduce_format cannot be Double", arguments);
   refused({.reduce_format = dt::Format::bf16}, "is summed in Double", arguments, torch::kFloat64);
-  refused({.prefetch = me.rank() == me.size() - 1 ? 3 : 1}, "was given another run than rank 0",
-          dt::ExitCode::ranks_disagree);
 }
 
 std::vector<int> divisors(int of) {

@@ -114,6 +114,7 @@ template <class Strategy, class Precision = dt::FP32>
 dt::CommunicationCounts predicted_and_counted(Counts& me, const std::string& name, Strategy strategy,
                                               int64_t micro_batches, double clip = 0) {
   const auto model = make();
+  dt::convert_model(*model, dt::dtype_of(Precision::traits.storage), false);
   const dt::StepShape shape{.ranks = me.ranks(), .micro_batches = micro_batches, .norms = clip > 0 ? 1 : 0};
   const auto predicted = dt::predict(*model, strategy, Precision::traits, shape);
   const auto [steps, plan] = fit<Strategy, Precision>(strategy, micro_batches, clip);

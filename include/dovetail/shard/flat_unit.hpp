@@ -139,11 +139,9 @@ class FlatSegment {
 
   /// The model stays cut: whoever reads it from now on is told why.
   void abandon() {
-    const std::string why = whose_ +
-                            " are cut over the ranks, because fit ended by an exception before it made the model whole "
-                            "again: build the model anew.";
-    full_.forbid(why);
-    gradients_->forbid("gradients of " + why);
+    full_.forbid(whose_ +
+                 " are cut over the ranks, because fit ended by an exception before it made the model whole "
+                 "again: build the model anew.");
   }
 
  private:
@@ -204,6 +202,12 @@ class FlatUnit {
   }
 
   void abandon() {
+    for (Pending& pending : gathering_) {  // c10d's threads read the memory until then
+      try {
+        pending.wait();
+      } catch (const Error&) {  // another rank is gone: that is why the run has ended
+      }
+    }
     for (FlatSegment& segment : segments_) segment.abandon();
   }
 

@@ -75,9 +75,6 @@ class GradientBuffer {
     buffer_.close();
   }
 
-  /// Nothing comes any more; whoever reads a gradient is told why.
-  void forbid(const std::string& why) { buffer_.forbid(why); }
-
   /// What came before is done with.
   void forget() {
     finished_ = false;

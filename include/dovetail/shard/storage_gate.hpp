@@ -59,7 +59,8 @@ class StorageGate {
     open_ = false;
   }
 
-  /// Reading throws with this text from now on. Memory is left as it is: a collective may still write into it.
+  /// Reading throws with this text from now on, for c10d's threads too: no collective may be under way. The memory
+  /// stays.
   void forbid(std::string text) {
     buffer_.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(text));
   }
