@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <cstdlib>
+#include <initializer_list>
 
 namespace dovetail {
 
