@@ -28,6 +28,7 @@ std::map<std::string, FitOf<Task>> ways(P precision = {}) {
     };
   };
   return {{"ddp", under(dt::DDP{})},
+          {"ddp, in rank order", under(dt::DDP{{.reduce_format = dt::Format::fp32}})},
           {"sharded-1", under(dt::Sharded<1>{})},
           {"sharded-2", under(dt::Sharded<2>{})},
           {"fsdp", under(dt::FSDP{})},  // which keeps small units gathered
@@ -385,7 +386,7 @@ void owns_nothing(Rank& me) {
     double owners = 0;
     if (me.size() > 1)
       for (double one : me.comm.all_gather(std::span<const double>(&mine, 1))) owners += one;
-    me.that(me.size() == 1 || owners == (name == "ddp" ? me.size() : 1), name + ": owners");
+    me.that(me.size() == 1 || owners == (name.starts_with("ddp") ? me.size() : 1), name + ": owners");
   }
 }
 
@@ -393,7 +394,7 @@ void balanced(Rank& me) {
   Job<> job;
   job.model = [] { return std::make_shared<Net>(5, 101, 3); };
   for (const auto& [name, fit] : ways()) {
-    if (name == "ddp") continue;
+    if (name.starts_with("ddp")) continue;
     double mine = 0, total = 0;
     Watch watch;
     watch.start = [&](dt::LoopState& state) {
@@ -825,6 +826,63 @@ void recomputation(Rank& me) {
 
 // ---- formats
 
+/// Main gradients of DDP are to the bit what all ranks' own give: added up over the window's micro-batches, rounded
+/// once, summed in fp32 in rank order.
+template <class P>
+void check_reduced(Rank& me, P precision, dt::Format format, int64_t accumulate) {
+  auto options = quiet(1);
+  options.accumulate = accumulate;
+  const auto data = data_for(me, 6, 5, 3, accumulate);
+  const std::string what = "ddp x " + std::string(P::name) + " reduced in " + std::string(dt::name_of(format)) +
+                           ", accumulate " + std::to_string(accumulate);
+  std::map<std::string, Tensor> own;  // gradients of the window, in fp32
+  Job<> job;
+  job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext&) {
+    const Tensor loss = mse(net.forward(batch.data), batch.target);
+    for (const auto& item : net.named_parameters()) {
+      const Tensor gradient = torch::autograd::grad({loss}, {item.value()}, {}, true)[0].to(kFloat32);
+      Tensor& sum = own[item.key()];
+      sum = sum.defined() ? sum + gradient : gradient;
+    }
+    return loss;
+  };
+  int64_t looked = 0;
+  Watch watch;
+  watch.step = [&](dt::LoopState& state) {
+    for (const dt::Slot& slot : state.run.gradients.slots) {
+      if (me.size() == 1) continue;
+      const Tensor mine = own.at(slot.name).to(dt::dtype_of(format)).to(kFloat32).contiguous();
+      const Tensor all = torch::empty({me.size(), mine.numel()});
+      me.comm.all_gather_into(all, mine);
+      Tensor sum = all[0].clone();
+      for (int r = 1; r < me.size(); ++r) sum += all[r];
+      me.that(torch::equal(slot.main.flatten(), sum), what + ": the gradient of " + slot.name);
+      ++looked;
+    }
+    own.clear();
+  };
+  const auto run = [&](dt::DDP strategy, const Watch& with) {
+    return conformance::fit<dt::DDP, P>(options, job, data, with, strategy, precision);
+  };
+  const dt::DDP strategy{{.reduce_format = format}};
+  const Outcome outcome = run(strategy, watch), plain = run(dt::DDP{}, {});
+  me.that(me.size() == 1 || looked == 30, what + ": gradients seen");
+  me.near(apart(outcome.weights, plain.weights), 2e-2, what);
+  me.that(me.same_everywhere(outcome.weights), what + ": ranks part ways");
+  me.that(torch::equal(run(strategy, {}).weights, outcome.weights), what + ": other bits the second time");
+  const bool rounds = me.size() > 1 && format != dt::Format::fp32 && P::traits.storage == dt::Format::fp32;
+  if (rounds || me.size() == 1)
+    me.that(torch::equal(outcome.weights, plain.weights) != rounds, what + ": rounding shows");
+}
+
+void reduced(Rank& me) {
+  for (const auto format : {dt::Format::bf16, dt::Format::fp16, dt::Format::fp32})
+    for (const int64_t accumulate : {1, 2}) {
+      check_reduced(me, dt::FP32{}, format, accumulate);
+      check_reduced(me, dt::MasterWeights<dt::BF16>{}, format, accumulate);
+    }
+}
+
 template <class P>
 void check_low(Rank& me, const std::string& precision, const Tensor& expected) {
   Job<> job;
@@ -995,23 +1053,26 @@ void other_groups(Rank& me) {
   }
 }
 
-/// Two losses, of which the second one overflows on one rank: not in its value, in a gradient.
+/// Two losses, of which the second one overflows on one rank: not in its value, in the gradient of what it alone has.
 struct TwoLosses : Job<> {
   const Rank* me = nullptr;
   int bad = 0, at = 0, calls = 0;
   std::array<Tensor, 2> training_step(Net& net, const dt::Batch& batch, dt::StepContext&) {
-    const Tensor out = net.forward(batch.data);
-    std::array<Tensor, 2> losses{mse(out, batch.target), 0.1 * mse(out.square(), batch.target)};
+    std::array<Tensor, 2> losses = of(net, batch);
     if (calls++ == at && me->rank() == bad) losses[1] = losses[1] + (net.scale - net.scale.detach()).sqrt();
     return losses;
+  }
+  static std::array<Tensor, 2> of(Net& net, const dt::Batch& batch) {
+    const Tensor out = net.out(torch::tanh(net.in(batch.data)));
+    return {mse(out, batch.target), 0.1 * mse((out * net.scale).square(), batch.target)};
   }
 };
 
 template <class P>
-void check_losses(Rank& me, P precision) {
+void check_losses(Rank& me, dt::DDP strategy, P precision) {
   const auto both = [](Net& net, const dt::Batch& batch, int64_t) {
-    const Tensor out = net.forward(batch.data);
-    return mse(out, batch.target) + 0.1 * mse(out.square(), batch.target);
+    const auto [one, other] = TwoLosses::of(net, batch);
+    return one + other;
   };
   for (const int64_t accumulate : {1, 2})
     for (const int bad : {0, me.size() - 1})
@@ -1030,7 +1091,7 @@ void check_losses(Rank& me, P precision) {
           skipped.push_back(state.step_skipped);
           scales.push_back({state.run.scaler->scale(), state.run.further_scalers.at(0).scale()});
         };
-        const Outcome outcome = conformance::fit<dt::DDP, P>(options, task, data, watch, {}, precision);
+        const Outcome outcome = conformance::fit<dt::DDP, P>(options, task, data, watch, strategy, precision);
         std::string what(P::name);
         what += ", bad micro-batch " + std::to_string(at) + " of rank " + std::to_string(bad) + ": ";
         me.that(skipped == std::vector<bool>{false, true, false, false, false}, what + "skipped steps");
@@ -1051,15 +1112,17 @@ void check_losses(Rank& me, P precision) {
 }
 
 void scaler_for_each_loss(Rank& me) {
-  check_losses(me, dt::Apex<dt::O1>{{.init = 64}});
-  check_losses(me, dt::Apex<dt::O2>{{.init = 64}});
+  for (const dt::DDP& strategy : {dt::DDP{}, dt::DDP{{.reduce_format = dt::Format::fp32}}}) {
+    check_losses(me, strategy, dt::Apex<dt::O1>{{.init = 64}});
+    check_losses(me, strategy, dt::Apex<dt::O2>{{.init = 64}});
+  }
 }
 
 /// The scale moves within a window, on every rank, where one rank overflowed.
 void apex_literal(Rank& me) {
   auto options = quiet(1);
   options.accumulate = 2;
-  const auto check = [&](auto precision) {
+  const auto check = [&](dt::DDP strategy, auto precision) {
     for (const int bad : {0, me.size() - 1}) {
       dt::RunContext* run = nullptr;
       std::vector<double> scales;
@@ -1074,16 +1137,19 @@ void apex_literal(Rank& me) {
       Watch watch;
       watch.start = [&](dt::LoopState& state) { run = &state.run; };
       watch.step = [&](dt::LoopState& state) { skipped.push_back(state.step_skipped); };
+      const auto data = data_for(me, 4, 5, 3, 2);
       const Outcome outcome =
-          conformance::fit<dt::DDP, decltype(precision)>(options, job, data_for(me, 4, 5, 3, 2), watch, {}, precision);
+          conformance::fit<dt::DDP, decltype(precision)>(options, job, data, watch, strategy, precision);
       me.that(scales == std::vector<double>{64, 64, 64, 32, 32, 32, 64, 64}, "scales of micro-batches");
       me.that(skipped == std::vector<bool>{false, true, false, false}, "skipped steps");
       me.that(me.same_everywhere(outcome.weights), "ranks part ways");
     }
   };
   const dt::ApexOptions apex{.init = 64, .interval = 3, .apex_literal = true};
-  check(dt::Apex<dt::O1>{apex});
-  check(dt::Apex<dt::O2>{apex});
+  for (const dt::DDP& strategy : {dt::DDP{}, dt::DDP{{.reduce_format = dt::Format::fp32}}}) {
+    check(strategy, dt::Apex<dt::O1>{apex});
+    check(strategy, dt::Apex<dt::O2>{apex});
+  }
 }
 
 void double_first(Rank& me) {
@@ -1191,6 +1257,7 @@ const std::vector<Case> cases{
     {"C-31 C-94 C-96 C-97 what is trainable changes between steps and micro-batches", trainability},
     {"C-31 what is trainable changes, with masters", trainability_of_masters},
     {"C-13 recomputation under every strategy", recomputation},
+    {"C-34 P40 gradients that DDP rounds once", reduced},
     {"B018 B027 bf16, mixed and true", low_formats},
     {"P16 masters", masters},
     {"B026 P35 an overflow on one rank", overflow_on_one},

@@ -71,6 +71,7 @@ void same_under_delays(Rank& me, S strategy, const std::string& what) {
 
 void random_delays(Rank& me) {
   same_under_delays(me, dt::DDP{}, "ddp");
+  same_under_delays(me, dt::DDP{{.reduce_format = dt::Format::bf16}}, "ddp reduced in bf16");
   same_under_delays(me, dt::Sharded<1>{}, "sharded-1");
   same_under_delays(me, dt::Sharded<2>{}, "sharded-2");
   for (const bool reshards : {true, false})
@@ -273,6 +274,8 @@ void overlap_of_buckets(Rank& me) {
                 " reductions start before the first layer goes back");
   };
   check("ddp", observe(me, dt::DDP{{.bucket_mb = 1}}, 512), dt::Collective::all_reduce);
+  check("ddp reduced in bf16", observe(me, dt::DDP{{.bucket_mb = 1, .reduce_format = dt::Format::bf16}}, 512),
+        dt::Collective::all_to_all);
   check("sharded-1", observe(me, dt::Sharded<1>{{.bucket_mb = 1}}, 512), dt::Collective::all_to_all);
   check("sharded-2", observe(me, dt::Sharded<2>{{.bucket_mb = 1}}, 512), dt::Collective::all_to_all);
 }

@@ -355,6 +355,8 @@ void check_other_policies(Expectations& expect, dt::Communicator& all) {
   };
   refused("ddp.first_bucket_mb = 2", "ddp.first_bucket_mb = 1", dt::DDP{{.first_bucket_mb = other ? 2 : 1}},
           dt::FP32{});
+  refused("ddp.reduce_format = bf16", "ddp.reduce_format = as summed",
+          dt::DDP{{.reduce_format = other ? std::optional(dt::Format::bf16) : std::nullopt}}, dt::FP32{});
   refused("sharded-1.bucket_mb = 7", "sharded-1.bucket_mb = 2", dt::Sharded<1>{{.bucket_mb = other ? 7 : 2}},
           dt::FP32{});
   refused("sharded-2.reduce = at_boundary", "sharded-2.reduce = every_micro_batch",
@@ -365,6 +367,11 @@ void check_other_policies(Expectations& expect, dt::Communicator& all) {
   // On every rank alike, and none that works.
   const Data data{Rows(1), Rows(2)};
   Job job;
+  expect.error(
+      ExitCode::arguments, {"DDP's reduce_format cannot be Double", "is summed in Float"},
+      "a format that is wider than the sum", [&] {
+        dt::Trainer<dt::DDP, dt::FP32>(some_steps(), dt::DDP{{.reduce_format = dt::Format::fp64}}).fit(job, data);
+      });
   for (const int size : {0, -1}) {
     expect.error(ExitCode::arguments, {"DDP's bucket_mb must be at least 1."}, "a bucket of nothing",
                  [&] { dt::Trainer<dt::DDP, dt::FP32>(some_steps(), dt::DDP{{.bucket_mb = size}}).fit(job, data); });

@@ -151,6 +151,9 @@ void strategies(Counts& me, int64_t m) {
   const auto in_bf16 = dt::Format::bf16;
   const auto low = predicted_and_counted(me, "C-34 sharded-2 reduced in bf16",
                                          dt::Sharded<2>{{.bucket_mb = 64, .reduce_format = in_bf16}}, m);
+  const auto ddp_low = predicted_and_counted(
+      me, "C-34 ddp reduced in bf16", dt::DDP{{.bucket_mb = 64, .first_bucket_mb = 64, .reduce_format = in_bf16}}, m);
+  predicted_and_counted(me, "ddp reduced in bf16, 1 MiB", dt::DDP{{.bucket_mb = 1, .reduce_format = in_bf16}}, m, 1.0);
   predicted_and_counted(me, "sharded-1 reduced in bf16", dt::Sharded<1>{{.bucket_mb = 1, .reduce_format = in_bf16}}, m);
   predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "C-33 fsdp x bf16-mixed, reduced in bf16",
                                                  dt::FSDP{{.keep_below = 0, .reduce_format = in_bf16}}, m, 1.0);
@@ -164,6 +167,8 @@ void strategies(Counts& me, int64_t m) {
 
   const int64_t unpadded = 2 * (me.ranks() - 1) * elements * 4 / me.ranks();  // all-reduce needs no padding
   me.check.that(std::abs(ddp.bytes - unpadded - agreement) <= 2 * ddp.calls, "ddp sends 2mP");
+  me.equal("ddp reduced in bf16 sends 1.5mP:", 2 * (ddp_low.bytes - agreement), 3 * me.share(elements));
+  me.equal("ddp reduced in bf16, calls", ddp_low.calls, 3);
   me.equal("sharded-1 sends 2mP:", one.bytes, 2 * me.share(elements) + agreement);
   me.equal("sharded-1 calls", one.calls, 3);
   me.equal("sharded-2 sends (1+M)mP:", two.bytes, (1 + m) * me.share(elements) + agreement);
@@ -324,6 +329,7 @@ void values(Counts& me) {
     };
     const Tensor rounded = bf16(dt::FSDP{});
     near("C-34 sharded-2 and fsdp reduced in bf16", bf16(dt::Sharded<2>{}), rounded, 0);
+    near("C-34 ddp and sharded-1 reduced in bf16", bf16(dt::DDP{{.bucket_mb = 1}}), bf16(dt::Sharded<1>{}), 0);
     if (accumulate == 1) near("C-34 sharded-1 and fsdp reduced in bf16", bf16(dt::Sharded<1>{}), rounded, 0);
     near("reduced in bf16 against ddp", rounded, ddp, 0.02);
     if (me.ranks() > 1) me.check.that(!rounded.equal(trained(dt::FSDP{}, clip, accumulate)), "rounding shows");

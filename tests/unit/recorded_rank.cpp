@@ -76,6 +76,7 @@ TEST_CASE("any rank of a world of ten thousand can be recorded alone", "[comm][r
     }
   };
   each(dt::DDP{});
+  each(dt::DDP{{.reduce_format = dt::Format::bf16}});
   each(dt::Sharded<1>{});
   each(dt::Sharded<2>{});
   each(dt::FSDP{{.keep_below = 0}});
@@ -104,6 +105,11 @@ TEST_CASE("a recorded rank sends what the formulas say", "[comm][recorded]") {
   };
   const auto [reduced, ddp] = step_bytes(dt::DDP{});
   CHECK(reduced == 2 * (2 * 7 * elements * 4 / 8));  // two steps of 2 m P
+  const dt::DDP in_bf16{{.reduce_format = dt::Format::bf16}};
+  const dt::CommunicationCounts rounded = record(3, world_size, in_bf16).last;
+  CHECK(rounded == dt::predict(*std::make_shared<Net>(), in_bf16, dt::FP32::traits, {.ranks = world_size}).counts);
+  CHECK(rounded.of(dt::Collective::reduce_scatter).bytes == 7 * elements * 2 / 8);
+  CHECK(rounded.of(dt::Collective::all_gather).bytes == 7 * elements * 4 / 8 + 7 * 8 * dt::agreed_numbers);
   const dt::CommunicationCounts sharded = step_bytes(dt::Sharded<1>{}).second;
   CHECK(sharded.of(dt::Collective::reduce_scatter).bytes == 2 * (7 * elements * 4 / 8));
 }

@@ -76,12 +76,11 @@ namespace detail {
 /// Above this many elements autograd's own gradient is cheaper than adding into a view of a flat buffer.
 inline constexpr int64_t small_tensor = 1 << 16;
 
-/// Puts the slots of one dtype into a flat home: parameters in one buffer, gradients in another, in the same order.
-inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
-  if (slots.empty()) return;
+/// Moves whole parameters of one dtype, and what optimizers hold of them, into one buffer, and gives them their main
+/// gradients in another one, in the same order. Returns the latter.
+inline torch::Tensor lay_out(const std::vector<Slot*>& slots, const FlatLayout& layout) {
   std::vector<torch::Tensor> models;
   for (Slot* slot : slots) models.push_back(slot->model);
-  const FlatLayout layout(numels_of(models), 1);
   const auto options = models.front().options().requires_grad(false);
   const torch::Tensor data = torch::empty({layout.size()}, options);
   const torch::Tensor gradient =
@@ -90,10 +89,18 @@ inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Slot& slot = *slots[i];
     if (!slot.held.is_same(slot.model)) slot.held.set_data(alias_like(data, layout.offset(i), slot.model));
-    slot.main = slot.arrivals = alias_like(gradient, layout.offset(i), slot.model);
-    slot.model.mutable_grad() = slot.main;
+    slot.main = alias_like(gradient, layout.offset(i), slot.model);
   }
-  run.gradients.buffers.push_back(gradient);
+  return gradient;
+}
+
+/// Puts the slots of one dtype into a flat home, into which autograd adds.
+inline void give_home(RunContext& run, const std::vector<Slot*>& slots) {
+  if (slots.empty()) return;
+  std::vector<int64_t> numels;
+  for (const Slot* slot : slots) numels.push_back(slot->model.numel());
+  run.gradients.buffers.push_back(lay_out(slots, FlatLayout(numels, 1)));
+  for (Slot* slot : slots) slot->model.mutable_grad() = slot->arrivals = slot->main;
 }
 
 }  // namespace detail

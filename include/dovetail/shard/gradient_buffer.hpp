@@ -33,6 +33,7 @@ class GradientBuffer {
   }
 
   std::size_t bytes() const { return buffer_.is_open() ? buffer_.bytes() : 0; }
+  const torch::Tensor& whole() const { return buffer_.buffer(); }
 
   /// @throws Error(user_code) between `finish` and `forget`
   void take(std::size_t i, const torch::Tensor& gradient) {
@@ -49,18 +50,25 @@ class GradientBuffer {
     filled_[i] = true;
   }
 
+  /// What nothing has come for is zero from now on. Nothing happens where the buffer has no memory.
+  void fill() {
+    if (!buffer_.is_open()) return;
+    int64_t end = 0;  // of what is filled
+    for (std::size_t i = 0; i < filled_.size(); ++i) {
+      zero(end, layout_.offset(i));
+      if (!filled_[i]) places_[i].zero_();
+      filled_[i] = true;
+      end = layout_.offset(i) + layout_.numel(i);
+    }
+    zero(end, layout_.size());
+  }
+
   /// No more come: what is to be sent, the buffer as a whole or a copy of it in another format.
   /// @param frees  the buffer, where the copy stands for it
   const torch::Tensor& finish(bool frees) {
     finished_ = true;
     buffer_.open();
-    int64_t end = 0;  // of what is filled
-    for (std::size_t i = 0; i < filled_.size(); ++i) {
-      zero(end, layout_.offset(i));
-      if (!filled_[i]) places_[i].zero_();
-      end = layout_.offset(i) + layout_.numel(i);
-    }
-    zero(end, layout_.size());
+    fill();
     const torch::Tensor& sent = wire_.load(buffer_.buffer());
     if (frees && wire_.rounds()) buffer_.close();
     return sent;

@@ -3,6 +3,8 @@
 
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
+#include <dovetail/strategy/reduce.hpp>
+#include <optional>
 #include <string_view>
 
 namespace dovetail {
@@ -16,11 +18,14 @@ struct DDP final : StrategyBase {
   struct Options {
     int bucket_mb = 25;       ///< size of a bucket of gradients, MiB
     int first_bucket_mb = 1;  ///< size of the bucket that is ready first, MiB: small, so that reduction starts early
+    std::optional<Format> reduce_format{};  ///< as FSDP's; the sums come back in fp32, so that every rank has what
+                                            ///< Sharded and FSDP have in parts
 
     template <class Visit>
     constexpr void each(Visit&& visit) const {
       visit("bucket_mb", bucket_mb);
       visit("first_bucket_mb", first_bucket_mb);
+      visit("reduce_format", name_of(reduce_format));
     }
   };
   Options options{};

@@ -5,6 +5,7 @@
 #include <dovetail/run/dense.hpp>
 #include <dovetail/strategy/bucket_reducer.hpp>
 #include <dovetail/strategy/ddp.hpp>
+#include <dovetail/strategy/gradient_buckets.hpp>
 #include <dovetail/strategy/predict.hpp>
 
 namespace dovetail {
@@ -13,7 +14,9 @@ namespace dovetail {
 ///
 /// c10d::Reducer does it in buckets, while backward still computes, where the gradients that autograd makes are the
 /// main ones (fp32 and fp64). Everything else reduces its own flat home: low formats, whose main gradients are fp32,
-/// and `deterministic`, which sums in rank order.
+/// and `deterministic`, which sums in rank order. With a `reduce_format` our own buckets do it, as Sharded<1>'s, whose
+/// sums are gathered: they take gradients of any format, and start their collectives in one order on all ranks by
+/// themselves, where two after each other in a hook of the Reducer would have to wait inside of backward.
 class DDPRun : public StrategyBase {
  public:
   explicit DDPRun(const DDP& policy) : options_(policy.options) {}
@@ -24,6 +27,11 @@ class DDPRun : public StrategyBase {
   }
 
   void attach_gradients(StrategyContext& run) {
+    if (options_.reduce_format) {
+      const auto plan = plan_buckets(run.gradients.slots, run.world_size(),
+                                     {options_.first_bucket_mb, options_.bucket_mb}, options_.reduce_format, "DDP");
+      if (run.world_size() > 1) return attach_buckets(run, plan);
+    }
     bool low = false;
     for (const Slot& slot : run.gradients.slots)
       low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
@@ -37,24 +45,45 @@ class DDPRun : public StrategyBase {
     if (reducer_) reducer_->before_forward(run);
   }
   void before_backward(StrategyContext& run) {
-    if (reducer_) reducer_->before_backward(run);
+    if (reducer_) return reducer_->before_backward(run);
+    for (Slot* slot : bucketed_) slot->model.mutable_grad().reset();  // or autograd would add to what was stepped with
+    buckets_.before_backward(run, false);
   }
   void after_backward(StrategyContext& run) {
-    if (reducer_) reducer_->after_backward(run);
+    if (reducer_) return reducer_->after_backward(run);
+    buckets_.after_backward();
   }
 
   void reduce(StrategyContext& run) {
-    if (reducer_)
-      reducer_->finish_window(run);
-    else
-      run.sum_gradients();
+    if (reducer_) return reducer_->finish_window(run);
+    buckets_.finish();
+    for (Slot* slot : bucketed_)
+      if (slot->stepped.is_same(slot->model)) slot->model.mutable_grad() = slot->main;
+    run.sum_gradients();  // of what lies in no bucket
   }
 
-  void teardown(StrategyContext&) { reducer_.reset(); }
+  void teardown(StrategyContext&) {
+    reducer_.reset();
+    buckets_.detach();
+  }
 
  private:
+  void attach_buckets(StrategyContext& run, const std::vector<BucketPlan>& plan) {
+    for (const BucketPlan& bucket : plan) {
+      std::vector<Slot*> slots;
+      for (const std::size_t i : bucket.slots) slots.push_back(&run.gradients.slots[i]);
+      const torch::Tensor gradient = detail::lay_out(slots, bucket.layout);
+      const int64_t part = bucket.layout.part_size();
+      buckets_.add(run, bucket, gradient, gradient.narrow(0, run.rank() * part, part), WholeGradients::summed);
+      bucketed_.insert(bucketed_.end(), slots.begin(), slots.end());
+    }
+    buckets_.attach(run);
+  }
+
   DDP::Options options_;
   std::optional<BucketReducer> reducer_;
+  GradientBuckets buckets_;
+  std::vector<Slot*> bucketed_;  // whose gradients lie in buckets_
 };
 
 template <>

@@ -5,10 +5,10 @@
 #include <dovetail/shard/backward_walk.hpp>
 #include <dovetail/shard/forward_walk.hpp>
 #include <dovetail/shard/planned_units.hpp>
+#include <dovetail/strategy/bucket_plan.hpp>
 #include <dovetail/strategy/ddp.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 #include <dovetail/strategy/sharded.hpp>
-#include <dovetail/strategy/sharded_plan.hpp>
 #include <dovetail/strategy/single_device.hpp>
 #include <dovetail/strategy/step_traffic.hpp>
 
@@ -90,8 +90,9 @@ StepTraffic predict(torch::nn::Module& model, const Sharded<level>& policy, cons
   if constexpr (level == 2)
     if (policy.options.reduce == Reduce::every_micro_batch) reductions = shape.micro_batches;
   PlannedUnits planned({}, {}, {shape.ranks});
+  const int size = policy.options.bucket_mb;
   for (const auto& bucket :
-       plan_sharded(slots, shape.cut, policy.options.bucket_mb, policy.options.reduce_format, shape.ranks)) {
+       plan_buckets(slots, shape.ranks, {size, size}, policy.options.reduce_format, "Sharded", shape.cut)) {
     const auto dtype = slots[bucket.slots.front()].model.scalar_type();
     for (int64_t i = 0; i < reductions; ++i)
       planned.count(Collective::reduce_scatter, detail::bytes_of(bucket.layout, bucket.reduced));
@@ -104,15 +105,24 @@ StepTraffic predict(torch::nn::Module& model, const Sharded<level>& policy, cons
 inline StepTraffic predict(torch::nn::Module& model, const DDP& policy, const PrecisionTraits&,
                            const StepShape& shape) {
   PlannedUnits planned({}, {}, {shape.ranks});
+  const auto slots = slots_of(model);
   std::vector<torch::Tensor> tensors;
   std::map<torch::ScalarType, int64_t> homes;  // elements, where the flat home itself is reduced
   bool low = false;
-  for (const Slot& slot : slots_of(model)) {
+  for (const Slot& slot : slots) {
     tensors.insert(tensors.begin(), slot.model);
     homes[slot.model.scalar_type()] += slot.model.numel();
     low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
   }
-  if (low || shape.deterministic) {
+  if (policy.options.reduce_format) {
+    for (const auto& bucket :
+         plan_buckets(slots, shape.ranks, {policy.options.first_bucket_mb, policy.options.bucket_mb},
+                      policy.options.reduce_format, "DDP")) {
+      const auto main = main_dtype_of(slots[bucket.slots.front()].model.scalar_type());
+      planned.count(Collective::reduce_scatter, detail::bytes_of(bucket.layout, bucket.reduced));
+      planned.count(Collective::all_gather, detail::bytes_of(bucket.layout, main));
+    }
+  } else if (low || shape.deterministic) {
     for (const auto& [dtype, elements] : homes) {
       const int64_t padded = (elements + shape.ranks - 1) / shape.ranks * shape.ranks;
       planned.count(Collective::all_reduce,

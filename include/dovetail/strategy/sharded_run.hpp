@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/shard/gradient_bucket.hpp>
-#include <dovetail/shard/gradient_hooks.hpp>
+#include <dovetail/strategy/gradient_buckets.hpp>
 #include <dovetail/strategy/sharded.hpp>
-#include <dovetail/strategy/sharded_plan.hpp>
 #include <dovetail/strategy/predict.hpp>
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace dovetail {
 
@@ -34,83 +33,35 @@ class ShardedRun : public StrategyBase {
       if (!run.optimizers[k].traits().elementwise) cut = Cut::at_borders;
 
     Exchanges pieces;
-    for (const ShardedBucket& bucket :
-         plan_sharded(run.gradients.slots, cut, bucket_mb_, reduce_format_, run.world_size()))
-      add_bucket(run, bucket, cut, pieces);
+    for (const BucketPlan& plan :
+         plan_buckets(run.gradients.slots, run.world_size(), {bucket_mb_, bucket_mb_}, reduce_format_, "Sharded", cut))
+      add_bucket(run, plan, cut, pieces);
     for (OptimizerEntry& optimizer : run.optimizers) optimizer.exchange(pieces);
     run.gradients.ranks_per_copy = run.world_size();
   }
 
-  void attach_gradients(StrategyContext& run) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b)
-      for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
-        const std::size_t slot = buckets_[b].slots[i];
-        hooks_.add(run.gradients.slots[slot].model,
-                   [this, b, i, &slot = run.gradients.slots[slot]](const auto& gradient) {
-                     buckets_[b].gradients.take(i, gradient);
-                     slot.taken = true;
-                     reduce_complete_ones();
-                   });
-      }
-  }
-
-  void before_backward(StrategyContext& run) {
-    finish_all();  // of a backward that ended by an exception
-    comm_ = run.comm;
-    reduces_ = scatters_each(run) || run.at_boundary();
-    adds_ = scatters_each(run) && run.micro_batch > 0;
-    next_ = 0;
-    for (Bucket& bucket : buckets_) {
-      const auto trains = [&](std::size_t slot) { return run.gradients.slots[slot].model.requires_grad(); };
-      const auto expected = std::count_if(bucket.slots.begin(), bucket.slots.end(), trains);
-      bucket.gradients.begin(scatters_each(run) || run.micro_batch == 0, std::size_t(expected));
-    }
-  }
-
-  /// Buckets that some parameter left incomplete.
-  void after_backward(StrategyContext&) {
-    while (reduces_ && next_ < buckets_.size()) start_next();
-  }
+  void attach_gradients(StrategyContext& run) { gradients_.attach(run); }
+  void before_backward(StrategyContext& run) { gradients_.before_backward(run, scatters_each(run)); }
+  void after_backward(StrategyContext&) { gradients_.after_backward(); }
 
   void reduce(StrategyContext& run) {
-    finish_all();
+    gradients_.finish();
     run.gradients.summed = true;
   }
 
   void after_step(StrategyContext& run) {
     std::vector<Pending> gathers;
-    for (Bucket& bucket : buckets_) gathers.push_back(run.comm.all_gather_into_async(bucket.data, bucket.data_part));
+    for (const auto& [whole, part] : data_) gathers.push_back(run.comm.all_gather_into_async(whole, part));
     for (Pending& gather : gathers) gather.wait();
   }
 
-  void teardown(StrategyContext&) { hooks_.clear(); }
+  void teardown(StrategyContext&) { gradients_.detach(); }
 
  private:
-  struct Bucket {
-    std::vector<std::size_t> slots;
-    torch::Tensor data, data_part;  // parameters, this rank's part of them
-    GradientBucket gradients;
-  };
-
   bool frees(const StrategyContext& run) const { return level_ == 2 && run.world_size() > 1; }
   bool scatters_each(const StrategyContext& run) const { return frees(run) && reduce_ == Reduce::every_micro_batch; }
 
-  /// All ranks start with the same bucket and go on in the same order, whenever their gradients arrive.
-  void reduce_complete_ones() {
-    while (reduces_ && next_ < buckets_.size() && buckets_[next_].gradients.complete()) start_next();
-  }
-
-  void start_next() {
-    constexpr std::size_t under_way = 2;
-    if (next_ >= under_way) buckets_[next_ - under_way].gradients.finish_reduce();
-    buckets_[next_++].gradients.start_reduce(comm_, adds_);
-  }
-
-  void finish_all() {
-    for (Bucket& bucket : buckets_) bucket.gradients.finish_reduce();
-  }
-
-  void add_bucket(StrategyContext& run, const ShardedBucket& plan, Cut cut, Exchanges& pieces) {
+  void add_bucket(StrategyContext& run, const BucketPlan& plan, Cut cut, Exchanges& pieces) {
     const auto& [slots, reduced, layout] = plan;
     std::vector<torch::Tensor> models;
     for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
@@ -130,11 +81,8 @@ class ShardedRun : public StrategyBase {
       hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
       pieces.emplace(whole_held.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.held});
     }
-    StorageGate gate(gradient, "a gradient was read after it was sent to its owner.", memory_);
-    GradientWire wire(gradient, run.world_size() > 1 ? reduced : gradient.scalar_type(), memory_);
-    GradientBuffer buffer(models, layout, std::move(gate),
-                          "the parameters '" + run.gradients.slots[slots[0]].name + "', ...", std::move(wire));
-    buckets_.push_back({slots, data, data_part, GradientBucket(std::move(buffer), main, frees(run))});
+    data_.emplace_back(data, data_part);
+    gradients_.add(run, plan, gradient, main, frees(run) ? WholeGradients::freed : WholeGradients::stay);
   }
 
   static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,
@@ -156,13 +104,8 @@ class ShardedRun : public StrategyBase {
   int level_, bucket_mb_;
   Reduce reduce_;
   std::optional<Format> reduce_format_;
-  std::shared_ptr<MemoryPool> memory_ = std::make_shared<MemoryPool>();
-  std::vector<Bucket> buckets_;
-  GradientHooks hooks_;
-
-  Communicator comm_;
-  bool reduces_ = false, adds_ = false;  // in this backward
-  std::size_t next_ = 0;                 // bucket that is reduced next
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> data_;  // of each bucket: parameters, this rank's part of them
+  GradientBuckets gradients_;
 };
 
 namespace detail {

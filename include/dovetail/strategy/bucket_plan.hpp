@@ -4,22 +4,30 @@
 #include <dovetail/strategy/reduce_dtype.hpp>
 
 #include <map>
+#include <string_view>
 #include <vector>
 
 namespace dovetail {
 
 /// Parameters of one dtype whose gradients are reduced together.
-struct ShardedBucket {
+struct BucketPlan {
   std::vector<std::size_t> slots;
   torch::ScalarType reduced;  ///< as gradients are sent
   FlatLayout layout;
 };
 
-/// How Sharded cuts a model: buckets of about `bucket_mb` of gradients, in backward order. Where tensors stay whole, or
-/// nothing is sent, there is one for each dtype. Numbers only: nothing is moved.
+/// MiB of gradients.
+struct BucketSizes {
+  int first, others;
+};
+
+/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: buckets of about these sizes,
+/// in backward order. Where tensors stay whole, or nothing is sent, there is one for each dtype. Numbers only: nothing
+/// is moved.
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
-inline std::vector<ShardedBucket> plan_sharded(const std::vector<Slot>& slots, Cut cut, int bucket_mb,
-                                               std::optional<Format> reduce_format, int ranks) {
+inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int ranks, BucketSizes sizes,
+                                            std::optional<Format> reduce_format, std::string_view strategy,
+                                            Cut cut = Cut::inside_tensors) {
   std::map<torch::ScalarType, std::vector<std::vector<std::size_t>>> buckets;
   std::map<torch::ScalarType, int64_t> filled;  // bytes in the last bucket
   const bool cuts = cut == Cut::inside_tensors && ranks > 1;
@@ -28,19 +36,20 @@ inline std::vector<ShardedBucket> plan_sharded(const std::vector<Slot>& slots, C
     const torch::Tensor& model = slots[i].model;
     const auto dtype = model.scalar_type();
     const int64_t bytes = model.numel() * int64_t(c10::elementSize(main_dtype_of(dtype)));
-    if (buckets[dtype].empty() || (cuts && filled[dtype] + bytes > int64_t(bucket_mb) << 20)) {
+    const int64_t limit = int64_t(buckets[dtype].size() > 1 ? sizes.others : sizes.first) << 20;
+    if (buckets[dtype].empty() || (cuts && filled[dtype] + bytes > limit)) {
       buckets[dtype].emplace_back();
       filled[dtype] = 0;
     }
     buckets[dtype].back().push_back(i);
     filled[dtype] += bytes;
   }
-  std::vector<ShardedBucket> plan;
+  std::vector<BucketPlan> plan;
   for (auto& [dtype, lists] : buckets)
     for (auto& members : lists) {
       std::vector<int64_t> numels;
       for (const std::size_t i : members) numels.push_back(slots[i].model.numel());
-      const auto reduced = reduce_dtype(slots[members.front()], reduce_format, "Sharded");
+      const auto reduced = reduce_dtype(slots[members.front()], reduce_format, strategy);
       plan.push_back({std::move(members), reduced, FlatLayout(numels, ranks, cut)});
     }
   return plan;
