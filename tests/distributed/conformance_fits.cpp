@@ -824,6 +824,68 @@ void recomputation(Rank& me) {
   }
 }
 
+// ---- gradients of gradients
+
+/// A loss, and twice the norm of its gradient: by each sample's inputs, or by two parameters.
+Tensor penalized(Net& net, const dt::Batch& batch, bool by_inputs) {
+  const Tensor x = batch.data.detach().requires_grad_(by_inputs);
+  const Tensor loss = mse(net.forward(x), batch.target);
+  const std::vector<Tensor> by = by_inputs ? std::vector<Tensor>{x} : std::vector<Tensor>{net.in->weight, net.scale};
+  const auto gradients = torch::autograd::grad({loss}, by, {}, {}, /*create_graph=*/true);
+  if (by_inputs) return loss + 2 * (gradients[0].to(kFloat32) * x.size(0)).norm(2, 1).mean();
+  return loss + 2 * (gradients[0].norm() + gradients[1].norm());
+}
+
+template <class P>
+void check_penalties(Rank& me, P precision, bool by_inputs, int64_t accumulate, double tolerance) {
+  auto options = quiet();
+  options.accumulate = accumulate;
+  const auto data = data_for(me, 5, 5, 3, accumulate);
+  Job<> job;
+  job.optimizer = maker<dt::SGD>(dt::SGDOptions{.lr = 0.02});
+  const auto by_hand_with = [&](bool penalizes) {
+    return by_hand<Net>(
+               me, options, data,
+               [](auto p) { return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.02)); },
+               [&](Net& net, const dt::Batch& batch, int64_t) {
+                 Tensor sum = torch::zeros({});
+                 const int64_t size = options.batch_size, parts = batch.data.size(0) / size;
+                 for (int64_t i = 0; i < parts; ++i) {  // what one rank has in one micro-batch
+                   const dt::Batch part{batch.data.narrow(0, i * size, size), batch.target.narrow(0, i * size, size)};
+                   sum = sum + (penalizes ? penalized(net, part, by_inputs) : mse(net.forward(part.data), part.target));
+                 }
+                 return sum / parts;
+               })
+        .weights;
+  };
+  const Tensor expected = by_hand_with(true);
+  const double matters = apart(expected, by_hand_with(false));
+  me.that(matters > 0.05, "without the penalty weights differ by " + std::to_string(matters) + " only");
+  for (const auto& [name, fit] : ways(precision)) {
+    const std::string what = name + " x " + std::string(P::name) + (by_inputs ? ", by inputs" : ", by parameters") +
+                             ", accumulate " + std::to_string(accumulate);
+    job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext&) { return penalized(net, batch, by_inputs); };
+    const Outcome outcome = fit(options, job, data, {});
+    me.that(outcome.steps == 10, what + ": steps");
+    me.near(apart(outcome.weights, expected), tolerance, what);
+    me.that(me.same_everywhere(outcome.weights), what + ": ranks part ways");
+    me.that(torch::equal(fit(options, job, data, {}).weights, outcome.weights), what + ": other bits the second time");
+    if (name.starts_with("fsdp")) continue;  // gathers its units once more
+    job.loss = Job<>().loss;
+    me.that(fit(options, job, data, {}).communication.each == outcome.communication.each,
+            what + ": sends other things");
+  }
+}
+
+void penalties(Rank& me) {
+  for (const bool by_inputs : {true, false})
+    for (const int64_t accumulate : {1, 2}) {
+      check_penalties(me, dt::FP32{}, by_inputs, accumulate, 1e-5);
+      check_penalties(me, dt::BF16Mixed{}, by_inputs, accumulate, 2e-2);
+      check_penalties(me, dt::FP16Mixed{{.init = 64}}, by_inputs, accumulate, 5e-3);
+    }
+}
+
 // ---- formats
 
 /// Main gradients of DDP are to the bit what all ranks' own give: added up over the window's micro-batches, rounded
@@ -1257,6 +1319,7 @@ const std::vector<Case> cases{
     {"C-31 C-94 C-96 C-97 what is trainable changes between steps and micro-batches", trainability},
     {"C-31 what is trainable changes, with masters", trainability_of_masters},
     {"C-13 recomputation under every strategy", recomputation},
+    {"C-96 gradients of gradients", penalties},
     {"C-34 P40 gradients that DDP rounds once", reduced},
     {"B018 B027 bf16, mixed and true", low_formats},
     {"P16 masters", masters},
