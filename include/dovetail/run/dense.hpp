@@ -114,4 +114,8 @@ inline void attach_dense_gradients(RunContext& run) {
   for (auto& [dtype, slots] : homes) detail::give_home(run, slots);
 }
 
+inline void StrategyBase::attach_gradients(StrategyContext& run) {
+  attach_dense_gradients(run);
+}
+
 }  // namespace dovetail
