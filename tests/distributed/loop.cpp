@@ -36,6 +36,7 @@ struct Job {
   std::function<Part(int64_t step)> spare = [](int64_t) { return Part::used; };  // the parameter outside of units
   std::function<Tensor(Tensor, dt::StepContext&)> then = [](Tensor loss, dt::StepContext&) { return loss; };
   double lr = 0.02;
+  double beta2 = 0.999;
   std::string leaves_out;
   std::function<void(const std::string& where)> at = [](const std::string&) {};
 
@@ -48,7 +49,7 @@ struct Job {
   auto configure_optimizers(const dt::Parameters& p) {
     at("configure_optimizers");
     const auto kept = p.where([this](const std::string& name) { return leaves_out.empty() || name != leaves_out; });
-    return dt::AdamW(kept, {.lr = lr, .weight_decay = 0.2});
+    return dt::AdamW(kept, {.lr = lr, .betas = {0.9, beta2}, .weight_decay = 0.2});
   }
   Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext& step) {
     if (step.step() == 2) at("training_step");
@@ -336,7 +337,9 @@ void check_other_runs(Expectations& expect, dt::Communicator& all, const std::st
     shorter.x = shorter.x.slice(0, 0, 35);
     data = Data{shorter, Rows(2)};
   });
-  refused("learning rate", "group 0: learning rate 0.25'", [](auto&, auto&, auto& job) { job.lr = 0.25; });
+  refused("learning rate", "group 0: lr 0.25'", [](auto&, auto&, auto& job) { job.lr = 0.25; });
+  refused("second moment", "group 0: beta2 0.5' where rank 0 has 'dovetail::AdamW 0, group 0: beta2 0.999'",
+          [](auto&, auto&, auto& job) { job.beta2 = 0.5; });
   refused("optimizer", "'dovetail::AdamW 0, group 0: in.weight' where rank 0 has 'dovetail::AdamW 0, group 0: spare'",
           [](auto&, auto&, auto& job) { job.leaves_out = "spare"; });
 }

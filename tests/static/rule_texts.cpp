@@ -145,7 +145,7 @@ int main() {
   merge(all, texts(detail::StartRules{}));
   merge(all, {std::string(rules::StrategyAlmostHook::text), std::string(rules::PrecisionAlmostHook::text)});
   for (const char* header : {"hooks.hpp", "task_hooks.hpp", "logger_hooks.hpp", "hook_rules.hpp", "near_misses.hpp",
-                             "near_misses_of_steps.hpp", "near_misses_of_policies.hpp"})
+                             "near_misses_of_steps.hpp", "near_misses_of_policies.hpp", "almost_hooks.hpp"})
     merge(all, literals(folder() + header));
   for (const std::string& text : all) {
     check::that(text.starts_with("dovetail-E0") && text.substr(13, 2) == ": ", "starts with an id: " + text);
@@ -157,7 +157,7 @@ int main() {
 
   const std::set<std::string> probed = names_in("probe.hpp", "  int ", "struct ProbeOf");
   const std::set<std::string> of_policies =
-      names_in("policy_base.hpp", "struct PrecisionBase", "template <class Policy>");
+      names_in("policy_base.hpp", "struct StrategyBase", "template <class Policy>");
   std::set<std::string> hooks = probed;
   hooks.insert(of_policies.begin(), of_policies.end());
   const std::string row = "requires { &Probe<T>::";

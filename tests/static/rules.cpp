@@ -198,6 +198,65 @@ constexpr bool almost = verdict<A, B>.rule == "dovetail-E022" && verdict<A, B>.t
 static_assert(almost<NearHook, FP32, rules::StrategyAlmostHook> && !accepts<NearHook, FP32>);
 static_assert(compatible<HelperOfHook, FP32> && compatible<InheritsHook, FP32>);
 static_assert(almost<DDP, PrivateNear, rules::PrecisionAlmostHook>);
+
+// Hooks that only one of the policies has, and some strategies only.
+template <class Base, class Traits>
+struct Empty : Base {
+  static constexpr std::string_view name = "empty";
+  static constexpr Traits traits{};
+};
+using EmptyStrategy = Empty<StrategyBase, StrategyTraits>;
+using EmptyPrecision = Empty<PrecisionBase, PrecisionTraits>;
+struct AttachesNothing : EmptyStrategy {
+  void attach_gradients() {}
+};
+struct FinishesPrivately : EmptyStrategy {
+ private:
+  void finish_forward(StrategyContext&) {}
+};
+struct TellsNumber : EmptyStrategy {
+  long traffic(const StepShape&) const;
+};
+struct TellsOfModel : EmptyStrategy {
+  StepTraffic traffic(int&) const;
+};
+struct Tells : EmptyStrategy {
+  StepTraffic traffic(const StepShape&) const;
+  void attach_gradients(StrategyContext&);
+  void finish_forward(StrategyContext&);
+};
+struct Guards : EmptyStrategy {
+  int forward_guard(StrategyContext&);
+};
+struct ConvertsModel : EmptyStrategy {
+  void convert_model(StrategyContext&);
+};
+struct WrapsOptimizers : EmptyStrategy {
+ private:
+  int wrap_optimizers = 0;
+};
+struct Attaches : EmptyPrecision {
+  void attach_gradients(PrecisionContext&);
+};
+struct Finishes : EmptyPrecision {
+  template <class Context>
+  void finish_forward(Context&);
+};
+struct AfterForward : EmptyStrategy {
+  void after_forward(StrategyContext&);
+};
+static_assert(uncallable_strategy_hook<AttachesNothing> == PolicyHook::attach_gradients);
+static_assert(uncallable_strategy_hook<FinishesPrivately> == PolicyHook::finish_forward);
+static_assert(refused_by<AttachesNothing, FP32, rules::StrategyHookUncallable>);
+static_assert(refused_by<TellsNumber, FP32, rules::TrafficUncallable>);
+static_assert(refused_by<TellsOfModel, FP32, rules::TrafficUncallable>);
+static_assert(compatible<EmptyStrategy, FP32> && compatible<Tells, FP32> && compatible<DDP, EmptyPrecision>);
+static_assert(almost<Guards, FP32, rules::StrategyAlmostHook>);
+static_assert(almost<ConvertsModel, FP32, rules::StrategyAlmostHook>);
+static_assert(almost<WrapsOptimizers, FP32, rules::StrategyAlmostHook>);
+static_assert(almost<AfterForward, FP32, rules::StrategyAlmostHook>);
+static_assert(almost<DDP, Attaches, rules::PrecisionAlmostHook>);
+static_assert(almost<DDP, Finishes, rules::PrecisionAlmostHook>);
 static_assert(almost<DDP, FinalNear, rules::PrecisionAlmostHook>);
 
 // The order of judgement: E012, E011, E001, E002, E003, E004. Each violates its own rule and every later one it can.

@@ -19,7 +19,11 @@ struct PolicyNames {
       after_backwards, on_after_backward, post_backward, befor_step, on_before_step, pre_step, before_optimizer_step,
       on_before_optimizer_step, on_after_step, post_step, after_optimizer_step, after_steps, tear_down, on_teardown,
       tear_dwon, convert_modle, convert_module, convert_models, cast_model, wrap_optimizer, wrap_optimisers,
-      warp_optimizers, forward_gaurd, foward_guard, forward_guards, forward_context;
+      warp_optimizers, forward_gaurd, foward_guard, forward_guards, forward_context, attach_gradient, attach_grads,
+      finish_foward, after_forward, post_forward;
+
+  // Hooks of one policy, looked for in the other (almost_hooks.hpp).
+  int forward_guard, convert_model, wrap_optimizers, attach_gradients, finish_forward;
 };
 
 template <class T>
@@ -222,6 +226,21 @@ constexpr bool misses_policy_hook() {
   } else if constexpr (present<T>(requires { &PolicyProbe<T>::forward_context; }) &&
                        requires { requires empty_hook(&T::forward_guard); }) {
     static_assert(has_only_hooks<T, reports>, "dovetail-E022: forward_context is not a hook. Use forward_guard.");
+  } else if constexpr (present<T>(requires { &PolicyProbe<T>::attach_gradient; }) &&
+                       requires { requires empty_hook(&T::attach_gradients); }) {
+    static_assert(has_only_hooks<T, reports>, "dovetail-E022: attach_gradient is not a hook. Use attach_gradients.");
+  } else if constexpr (present<T>(requires { &PolicyProbe<T>::attach_grads; }) &&
+                       requires { requires empty_hook(&T::attach_gradients); }) {
+    static_assert(has_only_hooks<T, reports>, "dovetail-E022: attach_grads is not a hook. Use attach_gradients.");
+  } else if constexpr (present<T>(requires { &PolicyProbe<T>::finish_foward; }) &&
+                       requires { requires empty_hook(&T::finish_forward); }) {
+    static_assert(has_only_hooks<T, reports>, "dovetail-E022: finish_foward is not a hook. Use finish_forward.");
+  } else if constexpr (present<T>(requires { &PolicyProbe<T>::after_forward; }) &&
+                       requires { requires empty_hook(&T::before_backward); }) {
+    static_assert(has_only_hooks<T, reports>, "dovetail-E022: after_forward is not a hook. Use before_backward.");
+  } else if constexpr (present<T>(requires { &PolicyProbe<T>::post_forward; }) &&
+                       requires { requires empty_hook(&T::before_backward); }) {
+    static_assert(has_only_hooks<T, reports>, "dovetail-E022: post_forward is not a hook. Use before_backward.");
   } else {
     return false;
   }

@@ -7,6 +7,14 @@ namespace dovetail {
 /// Defined where tensors are known (run/context.hpp); named here so that policies can be written without torch.
 class RunContext;
 
+/// What a step is made of, and what one sends (strategy/step_traffic.hpp).
+struct StepShape;
+struct StepTraffic;
+
+/// What a step is made of, and what one sends (strategy/step_traffic.hpp).
+struct StepShape;
+struct StepTraffic;
+
 using StrategyContext = RunContext;
 using PrecisionContext = RunContext;
 
@@ -18,10 +26,10 @@ struct NoGuard {
   ~NoGuard() {}
 };
 
-/// Base of every Strategy: each hook is there and does nothing. A Strategy derives from it, gives `name` and `traits`,
-/// and hides the hooks it needs by functions of the same name; nothing is virtual and the base calls nothing. Only the
-/// loop calls hooks: first the stages of set-up, in the order that `setup_plan` says, then the moments of a step in the
-/// order written here, at last teardown.
+/// Base of every Strategy: each hook is there and, but for one, does nothing. A Strategy derives from it, gives `name`
+/// and `traits`, and hides the hooks it needs by functions of the same name; nothing is virtual and the base calls
+/// nothing. Only the loop calls hooks: first the stages of set-up, in the order that `setup_plan` says, then the
+/// moments of a step in the order written here, at last teardown.
 ///
 /// Options of a policy are an aggregate `options` of its own. Where that has `each(visit)`, which calls
 /// `visit("name", value)` for each, loggers get them and ranks must have been given the same.
@@ -38,14 +46,23 @@ struct StrategyBase {
   void bind_schedulers(StrategyContext&) {}
   void restore(StrategyContext&) {}
 
+  // The end of set-up: gives slots their main gradients. What is there does something: whole parameters get whole
+  // gradients (defined in run/dense.hpp).
+  void attach_gradients(StrategyContext&);
+
   // The moments of a step.
   void before_forward(StrategyContext&) {}
+  void finish_forward(StrategyContext&) {}  // of an evaluation: no backward follows
   void before_backward(StrategyContext&) {}
   void after_backward(StrategyContext&) {}
   void reduce(StrategyContext&) {}
   void before_step(StrategyContext&) {}
   void after_step(StrategyContext&) {}
   void teardown(StrategyContext&) {}
+
+  // What a step sends, as a StepTraffic, for the plan that is printed and for `predict`. It is asked before anything is
+  // set up, and has nothing but the options and the shape to go by.
+  void traffic(const StepShape&) const {}
 };
 
 /// Base of every Precision: as StrategyBase, with the two stages that are a Precision's own. `forward_guard` returns

@@ -42,44 +42,64 @@ enum class PolicyHook {
   wrap_optimizers,
   bind_schedulers,
   restore,
+  attach_gradients,
   before_forward,
   forward_guard,
+  finish_forward,
   before_backward,
   after_backward,
   reduce,
   before_step,
   after_step,
-  teardown
+  teardown,
+  traffic
 };
 
 namespace detail {
 
 template <class T>
 consteval PolicyHook find_uncallable_hook() {
-  if (!requires(T& t, RunContext& run) { t.environment(run); }) return PolicyHook::environment;
-  if (!requires(T& t, RunContext& run) { t.build_model(run); }) return PolicyHook::build_model;
-  if (!requires(T& t, RunContext& run) { t.place_model(run); }) return PolicyHook::place_model;
-  if (!requires(T& t, RunContext& run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
-  if (!requires(T& t, RunContext& run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
-  if (!requires(T& t, RunContext& run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
-  if (!requires(T& t, RunContext& run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
-  if (!requires(T& t, RunContext& run) { t.restore(run); }) return PolicyHook::restore;
-  if (!requires(T& t, RunContext& run) { t.before_forward(run); }) return PolicyHook::before_forward;
-  if (!requires(T& t, RunContext& run) { t.before_backward(run); }) return PolicyHook::before_backward;
-  if (!requires(T& t, RunContext& run) { t.after_backward(run); }) return PolicyHook::after_backward;
-  if (!requires(T& t, RunContext& run) { t.reduce(run); }) return PolicyHook::reduce;
-  if (!requires(T& t, RunContext& run) { t.before_step(run); }) return PolicyHook::before_step;
-  if (!requires(T& t, RunContext& run) { t.after_step(run); }) return PolicyHook::after_step;
-  if (!requires(T& t, RunContext& run) { t.teardown(run); }) return PolicyHook::teardown;
+  if (!requires(T & t, RunContext & run) { t.environment(run); }) return PolicyHook::environment;
+  if (!requires(T & t, RunContext & run) { t.build_model(run); }) return PolicyHook::build_model;
+  if (!requires(T & t, RunContext & run) { t.place_model(run); }) return PolicyHook::place_model;
+  if (!requires(T & t, RunContext & run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
+  if (!requires(T & t, RunContext & run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
+  if (!requires(T & t, RunContext & run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
+  if (!requires(T & t, RunContext & run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
+  if (!requires(T & t, RunContext & run) { t.restore(run); }) return PolicyHook::restore;
+  if (!requires(T & t, RunContext & run) { t.before_forward(run); }) return PolicyHook::before_forward;
+  if (!requires(T & t, RunContext & run) { t.before_backward(run); }) return PolicyHook::before_backward;
+  if (!requires(T & t, RunContext & run) { t.after_backward(run); }) return PolicyHook::after_backward;
+  if (!requires(T & t, RunContext & run) { t.reduce(run); }) return PolicyHook::reduce;
+  if (!requires(T & t, RunContext & run) { t.before_step(run); }) return PolicyHook::before_step;
+  if (!requires(T & t, RunContext & run) { t.after_step(run); }) return PolicyHook::after_step;
+  if (!requires(T & t, RunContext & run) { t.teardown(run); }) return PolicyHook::teardown;
   return PolicyHook::none;
 }
 
+/// Does `traffic` give a StepTraffic, or is it the base's?
+template <class T>
+concept TrafficIsTold = requires(T& t, const StepShape& step) {
+  requires std::is_same_v<decltype(t.traffic(step)), StepTraffic>;
+}
+|| requires {
+  requires std::is_same_v<decltype(&T::traffic), void (StrategyBase::*)(const StepShape&) const>;
+};
+
 template <class T>
 consteval PolicyHook find_uncallable_hook_of_precision() {
-  if (!requires(T& t, RunContext& run) { t.convert_model(run); }) return PolicyHook::convert_model;
-  if (!requires(T& t, RunContext& run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
-  if (!requires(T& t, RunContext& run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
+  if (!requires(T & t, RunContext & run) { t.convert_model(run); }) return PolicyHook::convert_model;
+  if (!requires(T & t, RunContext & run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
+  if (!requires(T & t, RunContext & run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
     return PolicyHook::forward_guard;
+  return find_uncallable_hook<T>();
+}
+
+template <class T>
+consteval PolicyHook find_uncallable_hook_of_strategy() {
+  if (!requires(T & t, RunContext & run) { t.attach_gradients(run); }) return PolicyHook::attach_gradients;
+  if (!requires(T & t, RunContext & run) { t.finish_forward(run); }) return PolicyHook::finish_forward;
+  if (!TrafficIsTold<T>) return PolicyHook::traffic;
   return find_uncallable_hook<T>();
 }
 
@@ -90,7 +110,7 @@ consteval PolicyHook find_uncallable_hook_of_precision() {
 template <class T>
 inline constexpr PolicyHook uncallable_strategy_hook = PolicyHook::none;
 template <std::derived_from<StrategyBase> T>
-inline constexpr PolicyHook uncallable_strategy_hook<T> = detail::find_uncallable_hook<T>();
+inline constexpr PolicyHook uncallable_strategy_hook<T> = detail::find_uncallable_hook_of_strategy<T>();
 template <class T>
 inline constexpr PolicyHook uncallable_precision_hook = PolicyHook::none;
 template <std::derived_from<PrecisionBase> T>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/core/near_misses_of_policies.hpp>
+#include <dovetail/core/almost_hooks.hpp>
 #include <dovetail/core/place_rules.hpp>
 
 /// Rules about what a policy lacks (E012), as in place_rules.hpp, and about its almost hooks (E022).
@@ -22,7 +22,7 @@ inline constexpr bool takes_its_arguments = ArgumentsFit<Policy>;
 template <class Policy>
 inline constexpr bool forward_guard_can_be_called = uncallable_precision_hook<Policy> != PolicyHook::forward_guard;
 template <class Policy>
-inline constexpr bool has_almost_hooks = detail::misses_policy_hook<Policy, false>();
+inline constexpr bool traffic_can_be_asked_for = uncallable_strategy_hook<Policy> != PolicyHook::traffic;
 
 namespace detail {
 
@@ -39,12 +39,6 @@ struct PrecisionHookReport {
   static_assert(can_be_called<Policy, hook>,
                 "dovetail-E012: a hook of the Precision cannot be called as the loop does. Use the form: void "
                 "after_step(PrecisionContext&).");
-};
-
-/// The name is found, and said, in the constructor.
-template <class Policy>
-struct NearMissOfPolicy {
-  NearMissOfPolicy() { misses_policy_hook<Policy, true>(); }
 };
 
 }  // namespace detail
@@ -135,6 +129,20 @@ struct PrecisionTraitsMissing : E012 {
   };
 };
 
+struct TrafficUncallable : E012 {
+  static constexpr std::string_view text =
+      "dovetail-E012: traffic of the Strategy cannot be asked for. Use the form: StepTraffic traffic(const StepShape&) "
+      "const.";
+  template <class S, class P>
+  static constexpr bool violated = !traffic_can_be_asked_for<S>;
+  template <class S, class P>
+  struct Report {
+    static_assert(traffic_can_be_asked_for<S>,
+                  "dovetail-E012: traffic of the Strategy cannot be asked for. Use the form: StepTraffic traffic(const "
+                  "StepShape&) const.");
+  };
+};
+
 struct StrategyHookUncallable : E012 {
   static constexpr std::string_view text =
       "dovetail-E012: a hook of the Strategy cannot be called as the loop does. Use the form: void "
@@ -198,34 +206,6 @@ struct PrecisionNotCopyable : E012 {
   };
 };
 
-/// The compiler says which name, and what is meant; for run time there is no list of members to search.
-struct AlmostHook {
-  static constexpr RuleRow row{"dovetail-E022", When::type,
-                               "a member of a policy that is almost a hook and would never be called"};
-};
-
-struct StrategyAlmostHook : AlmostHook {
-  static constexpr std::string_view text =
-      "dovetail-E022: the Strategy has a member that is almost a hook and would never be called. Use the hook's name; "
-      "a "
-      "trainer of this Strategy says which when it is compiled.";
-  template <class S, class P>
-  static constexpr bool violated = has_almost_hooks<S>;
-  template <class S, class P>
-  using Report = detail::NearMissOfPolicy<S>;
-};
-
-struct PrecisionAlmostHook : AlmostHook {
-  static constexpr std::string_view text =
-      "dovetail-E022: the Precision has a member that is almost a hook and would never be called. Use the hook's name; "
-      "a "
-      "trainer of this Precision says which when it is compiled.";
-  template <class S, class P>
-  static constexpr bool violated = has_almost_hooks<P>;
-  template <class S, class P>
-  using Report = detail::NearMissOfPolicy<P>;
-};
-
 }  // namespace rules
 
 namespace detail {
@@ -233,7 +213,7 @@ namespace detail {
 using PolicyRules = RuleList<rules::Swapped, rules::FormatAsPrecision, rules::LevelAsPrecision, rules::NotAStrategy,
                              rules::NotAPrecision, rules::StrategyArgument, rules::PrecisionArgument,
                              rules::StrategyUnnamed, rules::PrecisionUnnamed, rules::StrategyTraitsMissing,
-                             rules::PrecisionTraitsMissing, rules::StrategyHookUncallable,
+                             rules::PrecisionTraitsMissing, rules::TrafficUncallable, rules::StrategyHookUncallable,
                              rules::ForwardGuardUncallable, rules::PrecisionHookUncallable, rules::StrategyNotCopyable,
                              rules::PrecisionNotCopyable, rules::StrategyAlmostHook, rules::PrecisionAlmostHook>;
 

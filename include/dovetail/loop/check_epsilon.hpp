@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/optim/adam.hpp>
-#include <dovetail/optim/adamw.hpp>
+#include <dovetail/optim/each_option.hpp>
 #include <dovetail/run/context.hpp>
 
+#include <optional>
 #include <sstream>
 
 namespace dovetail {
 
 namespace detail {
 
-/// The eps of a group's options if they are those of Adam or AdamW, ours or LibTorch's; else nothing.
+/// The eps of a group's options if they are those of Adam or AdamW, which have a second moment; else nothing.
 inline std::optional<double> epsilon_of(const torch::optim::OptimizerOptions& options) {
-  if (const auto* ours = dynamic_cast<const HeldOptions<AdamOptions>*>(&options)) return ours->value.eps;
-  if (const auto* ours = dynamic_cast<const HeldOptions<AdamWOptions>*>(&options)) return ours->value.eps;
-  if (const auto* theirs = dynamic_cast<const torch::optim::AdamOptions*>(&options)) return theirs->eps();
-  if (const auto* theirs = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) return theirs->eps();
-  return std::nullopt;
+  std::optional<double> eps, beta2;
+  each_option(options, [&](std::string_view name, double value) {
+    if (name == "eps") eps = value;
+    if (name == "beta2") beta2 = value;
+  });
+  return beta2 ? eps : std::nullopt;
 }
 
 }  // namespace detail

@@ -18,6 +18,16 @@ struct AdagradOptions {
   double initial_accumulator_value = 0;
   double eps = 1e-10;
   bool maximize = false;
+
+  template <class Visit>
+  void each(Visit&& visit) const {
+    visit("lr", lr);
+    visit("lr_decay", lr_decay);
+    visit("weight_decay", weight_decay);
+    visit("initial_accumulator_value", initial_accumulator_value);
+    visit("eps", eps);
+    visit("maximize", maximize);
+  }
 };
 
 /// Adagrad (Duchi, Hazan and Singer, JMLR 2011).

@@ -16,6 +16,17 @@ struct AdamOptions {
   double weight_decay = 0;  ///< added to the gradient, as an L2 penalty
   bool amsgrad = false;
   bool maximize = false;
+
+  template <class Visit>
+  void each(Visit&& visit) const {
+    visit("lr", lr);
+    visit("beta1", betas[0]);
+    visit("beta2", betas[1]);
+    visit("eps", eps);
+    visit("weight_decay", weight_decay);
+    visit("amsgrad", amsgrad);
+    visit("maximize", maximize);
+  }
 };
 
 /// Adam (Kingma and Ba, ICLR 2015; amsgrad: Reddi et al., ICLR 2018). Written as AdamW is.

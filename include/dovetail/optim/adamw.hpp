@@ -16,6 +16,17 @@ struct AdamWOptions {
   double weight_decay = 1e-2;  ///< decoupled: the parameter shrinks by lr * weight_decay before the update
   bool amsgrad = false;
   bool maximize = false;
+
+  template <class Visit>
+  void each(Visit&& visit) const {
+    visit("lr", lr);
+    visit("beta1", betas[0]);
+    visit("beta2", betas[1]);
+    visit("eps", eps);
+    visit("weight_decay", weight_decay);
+    visit("amsgrad", amsgrad);
+    visit("maximize", maximize);
+  }
 };
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019).

@@ -7,8 +7,10 @@
 #include <dovetail/optim/parameters.hpp>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace dovetail {
@@ -22,10 +24,16 @@ struct ParameterGroup {
 
 namespace detail {
 
+/// Options that can be listed by name.
+struct ListedOptions : torch::optim::OptimizerOptions {
+  using Visit = std::function<void(std::string_view name, double value)>;
+  virtual void each(const Visit& visit) const = 0;
+};
+
 /// LibTorch's face of our options: holds the aggregate that users write with designated initializers, and gives
 /// LibTorch's schedulers the learning rate to read and set.
 template <class Options>
-class HeldOptions final : public torch::optim::OptimizerOptions {
+class HeldOptions final : public ListedOptions {
  public:
   explicit HeldOptions(Options held) : value(std::move(held)) {}
 
@@ -34,6 +42,12 @@ class HeldOptions final : public torch::optim::OptimizerOptions {
   }
   double get_lr() const override { return value.lr; }
   void set_lr(const double lr) override { value.lr = lr; }
+  void each(const Visit& visit) const override {
+    if constexpr (requires { value.each(visit); })
+      value.each(visit);
+    else
+      visit("lr", value.lr);
+  }
 
   Options value;
 };

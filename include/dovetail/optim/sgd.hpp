@@ -18,6 +18,16 @@ struct SGDOptions {
   double weight_decay = 0;  ///< added to the gradient, as an L2 penalty
   bool nesterov = false;    ///< needs momentum, and no dampening
   bool maximize = false;
+
+  template <class Visit>
+  void each(Visit&& visit) const {
+    visit("lr", lr);
+    visit("momentum", momentum);
+    visit("dampening", dampening);
+    visit("weight_decay", weight_decay);
+    visit("nesterov", nesterov);
+    visit("maximize", maximize);
+  }
 };
 
 /// Stochastic gradient descent with momentum. A parameter's momentum starts as its first

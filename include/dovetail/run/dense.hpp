@@ -121,4 +121,8 @@ inline void attach_dense_gradients(RunContext& run) {
   for (auto& [dtype, slots] : homes) detail::give_home(run, slots);
 }
 
+inline void StrategyBase::attach_gradients(StrategyContext& run) {
+  attach_dense_gradients(run);
+}
+
 }  // namespace dovetail

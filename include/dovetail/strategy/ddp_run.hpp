@@ -5,8 +5,8 @@
 #include <dovetail/run/dense.hpp>
 #include <dovetail/strategy/bucket_reducer.hpp>
 #include <dovetail/strategy/ddp.hpp>
+#include <dovetail/strategy/ddp_traffic.hpp>
 #include <dovetail/strategy/gradient_buckets.hpp>
-#include <dovetail/strategy/predict.hpp>
 
 namespace dovetail {
 
@@ -25,6 +25,8 @@ class DDPRun : public StrategyBase {
     if (options_.bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's bucket_mb must be at least 1.");
     if (options_.first_bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's first_bucket_mb must be at least 1.");
   }
+
+  StepTraffic traffic(const StepShape& step) const { return detail::ddp_traffic(options_, step); }
 
   void attach_gradients(StrategyContext& run) {
     if (options_.reduce_format) {
