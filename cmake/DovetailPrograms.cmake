@@ -51,7 +51,6 @@ if(DOVETAIL_PCH AND NOT DOVETAIL_CORE_ONLY)
     <torch/csrc/distributed/c10d/ProcessGroup.hpp>
     <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
     <torch/csrc/distributed/c10d/TCPStore.hpp>
-    <torch/csrc/distributed/c10d/reducer.hpp>
     <ATen/autocast_mode.h>)
 endif()
 

@@ -260,8 +260,7 @@ void check_counts(Communicator& all) {
      "a padded all_reduce_deterministic");
   auto low_part = torch::zeros({n / ranks}, torch::kBFloat16), low = torch::zeros({n}, torch::kBFloat16);
   is(happened([&] { all.all_gather_into(low, low_part); }), 1, share / 2, "all_gather_into of bf16");
-  std::vector<torch::Tensor> tensors{whole};
-  is(happened([&] { all.process_group()->allreduce(tensors)->wait(); }), 1, 2 * share, "c10d's allreduce");
+  is(happened([&] { all.all_reduce_async(whole).wait(); }), 1, 2 * share, "all_reduce_async");
   auto copy = all;
   is(happened([&] { copy.all_reduce(whole); }), 1, 2 * share, "a copy's all_reduce");
   is(happened([&] {

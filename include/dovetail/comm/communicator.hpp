@@ -49,13 +49,8 @@ class Communicator {
   [[nodiscard]] int rank() const { return state_->rank; }
   [[nodiscard]] int size() const { return state_->size; }
 
-  /// Calls and bytes sent by this rank so far, those of `process_group()` included.
+  /// Calls and bytes sent by this rank so far.
   [[nodiscard]] const CommunicationCounts& counts() const { return *state_->counts; }
-
-  /// The same ranks as c10d's ProcessGroup, for c10d::Reducer; null with one rank.
-  [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const {
-    return state_->group.process_group;
-  }
 
   [[nodiscard]] const Timeouts& timeouts() const { return state_->timeouts; }
 
@@ -69,13 +64,8 @@ class Communicator {
 
   /// Sum over the ranks, in place, in the tensor's own dtype. The order of the sum depends on size and number of ranks,
   /// and half formats are rounded at every hop; all ranks get the same bits.
-  void all_reduce(const torch::Tensor& tensor) {
-    if (!begin(tensor, "all_reduce")) return;
-    count(Collective::all_reduce, tensor);
-    std::vector<torch::Tensor> flat{detail::flat_view(tensor)};
-    const auto options = detail::options_for<c10d::AllreduceOptions>(tensor);
-    run(tensor, [&] { finish(Collective::all_reduce, [&] { return backend(tensor).allreduce(flat, options); }); });
-  }
+  void all_reduce(const torch::Tensor& tensor) { all_reduce_async(tensor).wait(); }
+  [[nodiscard]] Pending all_reduce_async(const torch::Tensor& tensor);
 
   /// all_reduce, divided by the number of ranks. Floating point only.
   void all_reduce_mean(torch::Tensor tensor) {
@@ -166,6 +156,18 @@ class Communicator {
 
   std::shared_ptr<detail::CommunicatorState> state_ = std::make_shared<detail::CommunicatorState>();
 };
+
+inline Pending Communicator::all_reduce_async(const torch::Tensor& tensor) {
+  if (!begin(tensor, "all_reduce")) return {};
+  const torch::NoGradGuard no_grad;
+  count(Collective::all_reduce, tensor);
+  std::vector<torch::Tensor> flat{detail::flat_view(tensor)};
+  const auto start = [&, options = detail::options_for<c10d::AllreduceOptions>(tensor)] {
+    return backend(tensor).allreduce(flat, options);
+  };
+  if (!tensor.is_cpu()) return Pending(state_->side->run([&] { finish(Collective::all_reduce, start); }, tensor));
+  return {state_, Collective::all_reduce, state_->guarded(Collective::all_reduce, start)};
+}
 
 inline Pending Communicator::all_gather_into_async(const torch::Tensor& out, const torch::Tensor& in) {
   const torch::NoGradGuard no_grad;

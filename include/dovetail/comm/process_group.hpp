@@ -12,12 +12,11 @@
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 #include <torch/csrc/distributed/c10d/debug.h>
 
-#include <dovetail/comm/counting_backend.hpp>
+#include <dovetail/comm/counts.hpp>
 #include <dovetail/comm/nccl.hpp>
 #include <dovetail/comm/recording_backend.hpp>
 #include <dovetail/comm/store.hpp>
@@ -44,13 +43,11 @@ struct Meeting {
 };
 
 /// One connected set of ranks: what the Communicator calls for tensors on the CPU and, where the run computes on
-/// another device, for those on that one. `process_group` is the same connections behind c10d's dispatching front,
-/// which c10d::Reducer asks for.
+/// another device, for those on that one.
 struct ConnectedGroup {
   Meeting meeting = {};
   c10::intrusive_ptr<c10d::Backend> backend = {};
   c10::intrusive_ptr<c10d::Backend> device_backend = {};
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group = {};
 
   void set_timeout(std::chrono::milliseconds timeout) const {
     backend->setTimeout(timeout);
@@ -85,18 +82,6 @@ inline void ignore_broken_pipes() {
   if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
       action.sa_handler == SIG_DFL)
     std::signal(SIGPIPE, SIG_IGN);
-}
-
-/// A process group over the backends, as c10d::Reducer asks for; what it sends is counted.
-[[nodiscard]] inline auto counted_group(const ConnectedGroup& connected) {
-  const auto& [meeting, cpu, device, none] = connected;
-  using Type = c10d::ProcessGroup::BackendType;
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(meeting.store, cpu->getRank(), cpu->getSize());
-  group->setBackend(c10::DeviceType::CPU, Type::GLOO, c10::make_intrusive<CountingBackend>(cpu, meeting.counts));
-  group->setDefaultBackend(Type::GLOO);
-  if (device)
-    group->setBackend(meeting.device.type(), Type::NCCL, c10::make_intrusive<CountingBackend>(device, meeting.counts));
-  return group;
 }
 
 /// Gloo's connections; returns when every rank is there.
@@ -142,7 +127,6 @@ inline void ignore_broken_pipes() {
       connected.device_backend =
           wrapped(checked(connect_nccl(beside(at, "nccl").store, rank, size, at.device, at.timeouts.step), at));
   }
-  connected.process_group = counted_group(connected);
   return connected;
 }
 

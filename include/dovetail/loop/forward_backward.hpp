@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/comm/foreign_collectives.hpp>
 #include <dovetail/loop/check_loss.hpp>
 #include <dovetail/loop/evaluation_mode.hpp>
 #include <dovetail/loop/loss_scales.hpp>
@@ -77,8 +76,7 @@ class ForwardBackward {
       run_.gradients.note_frozen();
       strategy_.before_backward(run_);
       precision_.before_backward(run_);
-      name_foreign_collectives(run_.comm, "the reduction of gradients",
-                               [&] { loss.backward({}, /*retain_graph=*/pass + 1 < passes); });
+      loss.backward({}, /*retain_graph=*/pass + 1 < passes);
       precision_.after_backward(run_);
       strategy_.after_backward(run_);
       scales_.end_pass(pass);

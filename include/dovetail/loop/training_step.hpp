@@ -74,8 +74,7 @@ class TrainingStep {
 
   /// What main gradients have to be divided by, clipping apart.
   double divisor() const {
-    return scales_.held() * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size) *
-           run_.gradients.sum_is_times;
+    return scales_.held() * agreement_.samples_in_gradients(run_, facts_) / double(run_.options.batch_size);
   }
 
   bool overflowed(std::size_t optimizer) const {

@@ -19,9 +19,8 @@ class MainGradients {
  public:
   std::vector<Slot> slots;
   std::vector<torch::Tensor> buffers;  ///< what autograd adds into, zeroed after each step
-  int shard_group = 1;      ///< neighbouring ranks, of which each holds a part: squared norms add up over them
-  bool summed = false;      ///< since the last step: do they hold the sum over ranks?
-  double sum_is_times = 1;  ///< they hold the sum times this (1 / ranks where the reduction averages)
+  int shard_group = 1;  ///< neighbouring ranks, of which each holds a part: squared norms add up over them
+  bool summed = false;  ///< since the last step: do they hold the sum over ranks?
 
   /// To be called when slots, mains and the optimizers' choice are final: groups mains into few flat tensors.
   void finish(std::size_t optimizers) {

@@ -8,17 +8,20 @@
 
 namespace dovetail {
 
-/// What becomes of the whole gradients of a bucket once they are reduced: they stay as they are, their memory is freed,
-/// or they become the sum on every rank.
-enum class WholeGradients { stay, freed, summed };
+/// Who gets the sum of a bucket's gradients, and what becomes of the whole gradients that it was made of.
+enum class Reduction {
+  to_owners,             ///< each rank its part; the rest stays as it was
+  to_owners_and_free,    ///< each rank its part; the whole is freed
+  to_all,                ///< every rank all of it, in place of its own gradients
+  to_all_in_rank_order,  ///< the same, summed in rank order, or sent in another format: to owners and on to all
+};
 
-/// Gradients of several parameters that are reduced at once, each rank getting its part of the sum.
+/// Gradients of several parameters that are reduced at once.
 class GradientBucket {
  public:
-  /// @param main  this rank's part of the sum; may be part of the buffer unless that is freed, and is where it is
-  /// summed
-  GradientBucket(GradientBuffer buffer, torch::Tensor main, WholeGradients whole)
-      : buffer_(std::move(buffer)), main_(std::move(main)), whole_(whole) {
+  /// @param main  this rank's part of the sum; may be part of the buffer unless that is freed, and is where all get it
+  GradientBucket(GradientBuffer buffer, torch::Tensor main, Reduction reduction)
+      : buffer_(std::move(buffer)), main_(std::move(main)), reduction_(reduction) {
     if (frees()) buffer_.close();
   }
 
@@ -42,9 +45,12 @@ class GradientBucket {
   /// More may come in this window, and main gradients may be looked at until then.
   void fill() { buffer_.fill(); }
 
-  /// Starts to sum over ranks into `main`, or to add the sum to it. What has no gradient counts as zero.
+  /// Starts to sum over ranks. What has no gradient counts as zero.
+  /// @param adds  the sum to that of earlier backwards, where it goes to owners
   void start_reduce(Communicator& comm, bool adds) {
-    pending_ = comm.reduce_scatter_async(main_, buffer_.finish(frees()), adds);
+    const torch::Tensor& sent = buffer_.finish(frees());
+    pending_ =
+        reduction_ == Reduction::to_all ? comm.all_reduce_async(sent) : comm.reduce_scatter_async(main_, sent, adds);
     reducing_ = true;
   }
 
@@ -53,7 +59,7 @@ class GradientBucket {
     if (!std::exchange(reducing_, false)) return;
     pending_.wait();
     frees() ? buffer_.close() : buffer_.sent();
-    if (whole_ == WholeGradients::summed) pending_ = comm.all_gather_into_async(buffer_.whole(), main_);
+    if (reduction_ == Reduction::to_all_in_rank_order) pending_ = comm.all_gather_into_async(buffer_.whole(), main_);
   }
 
   void finish(Communicator& comm) {
@@ -62,11 +68,11 @@ class GradientBucket {
   }
 
  private:
-  bool frees() const { return whole_ == WholeGradients::freed; }
+  bool frees() const { return reduction_ == Reduction::to_owners_and_free; }
 
   GradientBuffer buffer_;
   torch::Tensor main_;
-  WholeGradients whole_;
+  Reduction reduction_;
   std::size_t arrived_ = 0, expected_ = 0;  // in this backward
   Pending pending_;
   bool reducing_ = false;

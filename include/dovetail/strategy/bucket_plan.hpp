@@ -14,6 +14,8 @@ struct BucketPlan {
   std::vector<std::size_t> slots;
   torch::ScalarType reduced;  ///< as gradients are sent
   FlatLayout layout;
+
+  int64_t bytes(torch::ScalarType dtype) const { return layout.size() * int64_t(c10::elementSize(dtype)); }
 };
 
 /// MiB of gradients.

@@ -3,20 +3,20 @@
 
 #include <dovetail/run/bind.hpp>
 #include <dovetail/run/dense.hpp>
-#include <dovetail/strategy/bucket_reducer.hpp>
 #include <dovetail/strategy/ddp.hpp>
-#include <dovetail/strategy/ddp_traffic.hpp>
 #include <dovetail/strategy/gradient_buckets.hpp>
+#include <dovetail/strategy/step_traffic.hpp>
+
+#include <vector>
 
 namespace dovetail {
 
-/// DDP in one run: every rank holds the whole model, gradients are summed over ranks at the end of each window.
+/// DDP in one run: every rank holds the whole model. Gradients are summed over ranks in buckets, in the last backward
+/// of a window while it still computes.
 ///
-/// c10d::Reducer does it in buckets, while backward still computes, where the gradients that autograd makes are the
-/// main ones (fp32 and fp64). Everything else reduces its own flat home: low formats, whose main gradients are fp32,
-/// and `deterministic`, which sums in rank order. With a `reduce_format` our own buckets do it, as Sharded<1>'s, whose
-/// sums are gathered: they take gradients of any format, and start their collectives in one order on all ranks by
-/// themselves, where two after each other in a hook of the Reducer would have to wait inside of backward.
+/// c10d::Reducer does the same for gradients in the parameters' own format. Our buckets serve every pair: they take
+/// gradients of any format, reduce in rank order or in another format where that is asked for, and need no backward
+/// of their own for parameters that got no gradient.
 class DDPRun : public StrategyBase {
  public:
   explicit DDPRun(const DDP& policy) : options_(policy.options) {}
@@ -26,66 +26,63 @@ class DDPRun : public StrategyBase {
     if (options_.first_bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's first_bucket_mb must be at least 1.");
   }
 
-  StepTraffic traffic(const StepShape& step) const { return detail::ddp_traffic(options_, step); }
+  StepTraffic traffic(const StepShape& step) const {
+    const auto slots = slots_of(step.model);
+    StepTraffic sent;
+    for (const BucketPlan& bucket : plan(slots, step.ranks)) {
+      const int64_t sums = bucket.bytes(main_dtype_of(slots[bucket.slots.front()].model.scalar_type()));
+      if (reduction(step.deterministic) == Reduction::to_all) {
+        sent.counts.plan(Collective::all_reduce, sums, step.ranks);
+      } else {
+        sent.counts.plan(Collective::reduce_scatter, bucket.bytes(bucket.reduced), step.ranks);
+        sent.counts.plan(Collective::all_gather, sums, step.ranks);
+      }
+    }
+    return sent;
+  }
 
   void attach_gradients(StrategyContext& run) {
-    if (options_.reduce_format) {
-      const auto plan = plan_buckets(run.gradients.slots, run.world_size(),
-                                     {options_.first_bucket_mb, options_.bucket_mb}, options_.reduce_format, "DDP");
-      if (run.world_size() > 1) return attach_buckets(run, plan);
-    }
-    bool low = false;
-    for (const Slot& slot : run.gradients.slots)
-      low |= main_dtype_of(slot.model.scalar_type()) != slot.model.scalar_type();
-    if (run.world_size() == 1 || run.options.deterministic || low || run.gradients.slots.empty())
-      attach_dense_gradients(run);
-    else
-      reducer_.emplace(run, options_.first_bucket_mb, options_.bucket_mb);
-  }
-
-  void before_forward(StrategyContext& run) {
-    if (reducer_) reducer_->before_forward(run);
-  }
-  void before_backward(StrategyContext& run) {
-    if (reducer_) return reducer_->before_backward(run);
-    for (Slot* slot : bucketed_) slot->model.mutable_grad().reset();  // or autograd would add to what was stepped with
-    buckets_.before_backward(run, false);
-  }
-  void after_backward(StrategyContext& run) {
-    if (reducer_) return reducer_->after_backward(run);
-    buckets_.after_backward();
-  }
-
-  void reduce(StrategyContext& run) {
-    if (reducer_) return reducer_->finish_window(run);
-    buckets_.finish();
-    for (Slot* slot : bucketed_)
-      if (slot->stepped.is_same(slot->model)) slot->model.mutable_grad() = slot->main;
-    run.sum_gradients();  // of what lies in no bucket
-  }
-
-  void teardown(StrategyContext&) {
-    reducer_.reset();
-    buckets_.detach();
-  }
-
- private:
-  void attach_buckets(StrategyContext& run, const std::vector<BucketPlan>& plan) {
-    for (const BucketPlan& bucket : plan) {
+    const std::vector<BucketPlan> buckets = plan(run.gradients.slots, run.world_size());
+    if (run.world_size() == 1) return attach_dense_gradients(run);
+    for (const BucketPlan& bucket : buckets) {
       std::vector<Slot*> slots;
       for (const std::size_t i : bucket.slots) slots.push_back(&run.gradients.slots[i]);
       const torch::Tensor gradient = detail::lay_out(slots, bucket.layout);
       const int64_t part = bucket.layout.part_size();
-      buckets_.add(run, bucket, gradient, gradient.narrow(0, run.rank() * part, part), WholeGradients::summed);
-      bucketed_.insert(bucketed_.end(), slots.begin(), slots.end());
+      buckets_.add(run, bucket, gradient, gradient.narrow(0, run.rank() * part, part),
+                   reduction(run.options.deterministic));
     }
     buckets_.attach(run);
   }
 
+  void before_backward(StrategyContext& run) {
+    if (run.world_size() == 1) return;
+    for (Slot& slot : run.gradients.slots) slot.model.mutable_grad().reset();  // or autograd would add to it
+    buckets_.before_backward(run, false);
+  }
+  void after_backward(StrategyContext&) { buckets_.after_backward(); }
+
+  void reduce(StrategyContext& run) {
+    if (run.world_size() == 1) return run.sum_gradients();
+    buckets_.finish();
+    for (Slot& slot : run.gradients.slots)
+      if (slot.stepped.is_same(slot.model)) slot.model.mutable_grad() = slot.main;
+    run.gradients.summed = true;
+  }
+
+  void teardown(StrategyContext&) { buckets_.detach(); }
+
+ private:
+  std::vector<BucketPlan> plan(const std::vector<Slot>& slots, int ranks) const {
+    return plan_buckets(slots, ranks, {options_.first_bucket_mb, options_.bucket_mb}, options_.reduce_format, "DDP");
+  }
+
+  Reduction reduction(bool deterministic) const {
+    return deterministic || options_.reduce_format ? Reduction::to_all_in_rank_order : Reduction::to_all;
+  }
+
   DDP::Options options_;
-  std::optional<BucketReducer> reducer_;
   GradientBuckets buckets_;
-  std::vector<Slot*> bucketed_;  // whose gradients lie in buckets_
 };
 
 template <>

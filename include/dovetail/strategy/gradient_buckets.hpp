@@ -9,26 +9,27 @@
 
 namespace dovetail {
 
-/// The gradients of a run in flat buckets, in backward order. Each is reduced while backward computes the next ones: to
-/// the ranks that own its parts, from where all ranks may get the whole sum. Not to be moved once it is attached.
+/// The gradients of a run in flat buckets, in backward order. Each is reduced while backward computes the next ones.
+/// Not to be moved once it is attached.
 class GradientBuckets {
  public:
   /// The next bucket.
   /// @param gradient  of plan.layout.size() elements
   /// @param main      this rank's part of the sum; may be part of `gradient` unless that is freed
   void add(const RunContext& run, const BucketPlan& plan, const torch::Tensor& gradient, const torch::Tensor& main,
-           WholeGradients whole) {
+           Reduction reduction) {
     std::vector<torch::Tensor> models;
     for (const std::size_t i : plan.slots) models.push_back(run.gradients.slots[i].model);
     StorageGate gate(gradient, "a gradient was read after it was sent to its owner.", memory_);
     GradientWire wire(gradient, run.world_size() > 1 ? plan.reduced : gradient.scalar_type(), memory_);
     GradientBuffer buffer(models, plan.layout, std::move(gate),
                           "the parameters '" + run.gradients.slots[plan.slots[0]].name + "', ...", std::move(wire));
-    buckets_.push_back({plan.slots, GradientBucket(std::move(buffer), main, whole)});
+    buckets_.push_back({plan.slots, GradientBucket(std::move(buffer), main, reduction)});
   }
 
   /// Takes gradients from autograd as they come.
   void attach(RunContext& run) {
+    comm_ = run.comm;
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
         Slot& slot = run.gradients.slots[buckets_[b].slots[i]];
@@ -44,7 +45,6 @@ class GradientBuckets {
   /// @param each  gradients are reduced after every micro-batch, and the sums added up; else the other way round
   void before_backward(RunContext& run, bool each) {
     finish();  // of a backward that ended by an exception
-    comm_ = run.comm;
     reduces_ = each || run.at_boundary();
     adds_ = each && run.micro_batch > 0;
     next_ = 0;

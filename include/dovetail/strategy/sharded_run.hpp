@@ -32,12 +32,10 @@ class ShardedRun : public StrategyBase {
     StepTraffic sent;
     for (const BucketPlan& bucket :
          plan_buckets(slots, step.ranks, {bucket_mb_, bucket_mb_}, reduce_format_, "Sharded", step.cut)) {
-      const auto bytes = [&](torch::ScalarType dtype) {
-        return bucket.layout.size() * int64_t(c10::elementSize(dtype));
-      };
       for (int64_t i = 0; i < (each ? step.micro_batches * step.passes : 1); ++i)
-        sent.counts.plan(Collective::reduce_scatter, bytes(bucket.reduced), step.ranks);
-      sent.counts.plan(Collective::all_gather, bytes(slots[bucket.slots.front()].model.scalar_type()), step.ranks);
+        sent.counts.plan(Collective::reduce_scatter, bucket.bytes(bucket.reduced), step.ranks);
+      sent.counts.plan(Collective::all_gather, bucket.bytes(slots[bucket.slots.front()].model.scalar_type()),
+                       step.ranks);
     }
     return sent;
   }
@@ -98,7 +96,7 @@ class ShardedRun : public StrategyBase {
       pieces.emplace(whole_held.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.held});
     }
     data_.emplace_back(data, data_part);
-    gradients_.add(run, plan, gradient, main, frees(run) ? WholeGradients::freed : WholeGradients::stay);
+    gradients_.add(run, plan, gradient, main, frees(run) ? Reduction::to_owners_and_free : Reduction::to_owners);
   }
 
   static void hold_piece(Slot& slot, const Piece& piece, Cut cut, const torch::Tensor& data_part,

@@ -79,17 +79,6 @@ class DelayedWork final : public c10d::Work {
     return done;
   }
 
-  /// What c10d::Reducer waits for. The thread that completed the collective keeps it open until its end.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    const auto inner = inner_->getFuture();
-    return inner->then(
-        [end = end_](c10::ivalue::Future& done) {
-          std::this_thread::sleep_until(end);
-          return done.value();
-        },
-        inner->elementType());
-  }
-
  private:
   c10::intrusive_ptr<c10d::Work> inner_;
   Clock::time_point end_;
