@@ -11,7 +11,7 @@
 # A unit with LibTorch's headers takes up to 2 GB.
 build_jobs() {
   local cores memory
-  cores=$(nproc)
+  cores=$(env -u OMP_NUM_THREADS nproc) # nproc would say what that says
   memory=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
   ((memory < cores)) && cores=$memory
   echo "${DOVETAIL_JOBS:-$((cores > 0 ? cores : 1))}"

@@ -227,7 +227,7 @@ void clipping(Rank& me) {
         for (std::size_t i = 0; i < norms.size(); ++i)
           me.near(std::abs(norms[i] / expected.norms[i] - 1), 1e-5, what + ": the norm");
         me.that(me.same_everywhere(torch::tensor(norms, kFloat64)), what + ": norms differ between ranks");
-        if (clip.limit < 1) continue;  // without clipping the run would run away
+        if (clip.limit < 1 || mass.name != "even") continue;  // without clipping the run would run away
         auto free = options;
         free.gradient_clip.reset();
         me.that(fit(free, job, data, {}).communication.calls == outcome.communication.calls,
@@ -709,10 +709,11 @@ void trainability(Rank& me) {
       options.accumulate = accumulate;
       if (clip) options.gradient_clip = dt::clip_norm(0.3);
       const std::string text = "accumulate " + std::to_string(accumulate) + (clip ? ", clipped" : "");
-      check_thaw(me, dt::FP32{}, options, clip, steps, 1e-5, text);
-      if (accumulate > 1)
+      const bool scaled = clip == (accumulate > 1), all = support::long_tests();
+      if (all || !scaled) check_thaw(me, dt::FP32{}, options, clip, steps, 1e-5, text);
+      if (accumulate > 1 && (all || scaled))
         check_thaw(me, dt::FP32{}, options, false, by_micro_batch, 1e-5, text + ", changes between micro-batches");
-      check_thaw(me, dt::FP16Mixed{{.init = 256}}, options, false, steps, 2e-2, text + ", scaled");
+      if (all || scaled) check_thaw(me, dt::FP16Mixed{{.init = 256}}, options, false, steps, 2e-2, text + ", scaled");
     }
 }
 
@@ -791,6 +792,7 @@ void recomputation(Rank& me) {
       for (const int64_t accumulate : {1, 2})
         for (const bool deterministic : {false, true}) {
           if (deterministic && name != "ddp") continue;
+          if (!support::long_tests() && accumulate != 1 + (int(use) + me.size() + deterministic) % 2) continue;
           const std::string what = name + (deterministic ? ", deterministic" : "") + ", accumulate " +
                                    std::to_string(accumulate) + ", use " + std::to_string(int(use));
           const Outcome kept = run(fit, false, accumulate, deterministic, use);
@@ -993,7 +995,7 @@ void overflow_on_one(Rank& me) {
   const auto data = data_for(me, 4);
   for (const auto& [name, fit] : ways<dt::FP16Mixed>())
     for (const int bad : {0, me.size() - 1})
-      for (int round = 0; round < 10; ++round) {
+      for (int round = 0; round < (support::long_tests() ? 10 : 2); ++round) {
         Job<> job;
         int64_t calls = 0;
         job.loss = [&](Net& net, const dt::Batch& batch, dt::StepContext&) {

@@ -7,35 +7,18 @@
 #include <dovetail/precision/mixed.hpp>
 
 #include "support/fsdp_session.hpp"
+#include "support/nested_models.hpp"
 #include "support/run_self.hpp"
 
 namespace {
 
 namespace dt = dovetail;
+using support::Block, support::Outer;
 using torch::Tensor;
-
-struct BlockImpl : torch::nn::Module {
-  torch::nn::Linear wide, narrow;
-  torch::nn::LayerNorm norm;
-  explicit BlockImpl(int width)
-      : wide(register_module("wide", torch::nn::Linear(width, 2 * width + 1))),
-        narrow(register_module("narrow", torch::nn::Linear(2 * width + 1, width))),
-        norm(register_module("norm", torch::nn::LayerNorm(std::vector<int64_t>{width}))) {}
-  Tensor forward(const Tensor& x) { return x + narrow(torch::tanh(wide(norm(x)))); }
-};
-TORCH_MODULE(Block);
 
 template <class M>
 struct Plain : M {
   using M::M;
-};
-
-/// A unit with a unit inside.
-template <template <class> class Wrapped>
-struct OuterImpl : torch::nn::Module {
-  torch::nn::Linear own = register_module("own", torch::nn::Linear(5, 5));
-  Wrapped<Block> inner = register_module("inner", Wrapped<Block>(5));
-  Tensor forward(const Tensor& x) { return inner(own(x)); }
 };
 
 /// Odd sizes; one parameter of one element, which most ranks own nothing of.
@@ -44,8 +27,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear stem = register_module("stem", torch::nn::Linear(3, 5));
   Wrapped<Block> a = register_module("a", Wrapped<Block>(5));
   Wrapped<Block> b = register_module("b", Wrapped<Block>(5));
-  Wrapped<torch::nn::ModuleHolder<OuterImpl<Wrapped>>> c =
-      register_module("c", Wrapped<torch::nn::ModuleHolder<OuterImpl<Wrapped>>>());
+  Wrapped<Outer<Wrapped>> c = register_module("c", Wrapped<Outer<Wrapped>>());
   Wrapped<torch::nn::Linear> one =
       register_module("one", Wrapped<torch::nn::Linear>(torch::nn::LinearOptions(5, 1).bias(false)));
   Tensor scale = register_parameter("scale", torch::ones({}));
@@ -389,17 +371,16 @@ void meshes(Rank me) {
       accumulation(me, options);
       if (k == 2) ranks_that_differ(me, options);
     }
-    for (const auto reduce : {dt::every_micro_batch, dt::at_boundary}) {
-      dt::FSDP::Options options{.reduce = reduce, .shard_group = group};
-      for (const int micro_batches : {1, 2}) {
-        emulated(me, options, micro_batches, {}, "C-25 C-72 ");
-        emulated(me, options, micro_batches, dt::BF16Mixed::traits, "C-33 P40 ");
-      }
-      options.reduce_format = Format::bf16;
-      for (const int micro_batches : {1, 2}) {
-        emulated(me, options, micro_batches, {}, "C-34 ");
-        emulated(me, options, micro_batches, dt::BF16Mixed::traits, "C-33 P40 ");
-      }
+    for (const bool late : {false, true}) {
+      dt::FSDP::Options options{.reduce = late ? dt::at_boundary : dt::every_micro_batch, .shard_group = group};
+      for (const bool rounds : {false, true})
+        for (const int micro_batches : {1, 2})
+          for (const bool mixed : {false, true}) {
+            if (!support::long_tests() && (late + rounds + micro_batches + mixed) % 2 != 0) continue;
+            options.reduce_format = rounds ? std::optional(Format::bf16) : std::nullopt;
+            const std::string id = mixed ? "C-33 P40 " : rounds ? "C-34 " : "C-25 C-72 ";
+            emulated(me, options, micro_batches, mixed ? dt::BF16Mixed::traits : dt::PrecisionTraits{}, id);
+          }
       options.reduce_format = Format::fp16;
       emulated(me, options, 2, {}, "C-34 ");
     }
@@ -413,7 +394,7 @@ void meshes(Rank me) {
   for (const int most : {1, 2, 3}) {
     const dt::FSDP::Options options{.prefetch = 3, .max_gathered = most};
     parity(me, options);
-    ranks_that_differ(me, options);
+    if (most == 1 || support::long_tests()) ranks_that_differ(me, options);
     counts(me, options, 2);
   }
   refusals(me);
@@ -423,12 +404,13 @@ int rank_main() {
   support::Checks check;
   dt::Communicator comm = dt::Communicator::connect(dt::current_ranks());
   const Rank me{check, comm};
-  for (bool reshard : {true, false})
-    for (int prefetch : {0, 1, 2}) {
+  for (const bool reshard : {true, false})
+    for (const int prefetch : {0, 1, 2}) {
+      if (!support::long_tests() && (reshard + prefetch + me.size()) % 2 != 0) continue;
       const dt::FSDP::Options options{.reshard_after_forward = reshard, .prefetch = prefetch};
       parity(me, options);
       ranks_that_differ(me, options);
-      for (int accumulate : {1, 2}) counts(me, options, accumulate);
+      for (const int accumulate : {1, 2}) counts(me, options, accumulate);
     }
   for (const auto reduce : {dt::every_micro_batch, dt::at_boundary}) accumulation(me, {.reduce = reduce});
   meshes(me);

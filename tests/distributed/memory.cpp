@@ -159,9 +159,8 @@ int main(int argc, char** argv) {
   ::alarm(800);
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  const bool longer = std::getenv("DOVETAIL_LONG") && *std::getenv("DOVETAIL_LONG");
   std::vector<std::pair<std::string, std::string>> runs{{"1", "707"}, {"2", "707"}};
-  if (longer) runs.insert(runs.end(), {{"4", "707"}, {"1", "1581"}, {"2", "1581"}, {"4", "1581"}});
+  if (support::long_tests()) runs.insert(runs.end(), {{"4", "707"}, {"1", "1581"}, {"2", "1581"}, {"4", "1581"}});
   for (const auto& [ranks, width] : runs)
     check.ended(support::run_self({"--ranks", ranks, width}, {}, 300), 0,
                 "model state of " + ranks + " ranks, units of " + width, {"every row held"});

@@ -10,37 +10,45 @@
 
 namespace parity {
 
-/// Every model x accumulation, twice: Adam as users run it, and SGD with sums in rank order, whose result is known to
-/// the bit.
-inline std::vector<Setting> accumulation_settings(const std::vector<ModelKind>& models,
-                                                  const std::vector<int64_t>& lengths) {
-  std::vector<Setting> list;
-  for (ModelKind model : models)
-    for (int64_t accumulate : lengths) {
+/// Every model x accumulation with one optimizer: Adam as users run it, or SGD with sums in rank order, whose result is
+/// known to the bit.
+inline void add_accumulations(std::vector<Setting>& list, OptimizerKind optimizer) {
+  for (ModelKind model : {ModelKind::mlp, ModelKind::odd, ModelKind::frozen, ModelKind::tied})
+    for (int64_t accumulate : {1, 2, 3}) {
       // Longer windows end either with a tail or, of a number of batches that they do not divide, with a shorter window
       // that has the tail.
-      const int64_t windows = accumulate == 3 ? 3 : 5;
-      const int64_t even = windows * accumulate, odd = accumulate == 1 ? even : even - 1;
-      list.push_back({model, OptimizerKind::adam, accumulate, odd, accumulate == 1 ? Tail::none : Tail::padding, true});
-      list.push_back({model, OptimizerKind::sgd, accumulate, even, Tail::padding, false, {}, true});
+      const int64_t even = (accumulate == 3 ? 3 : 5) * accumulate, odd = accumulate == 1 ? even : even - 1;
+      if (optimizer == OptimizerKind::adam)
+        list.push_back({model, optimizer, accumulate, odd, accumulate == 1 ? Tail::none : Tail::padding, true});
+      else
+        list.push_back({model, optimizer, accumulate, even, Tail::padding, false, {}, true});
     }
-  return list;
 }
 
-/// What runs on so many ranks. Then momentum, clipping, a parameter above the size for flat homes, and batch norm. Four
-/// ranks show what is new there, the order of sums of two pairs, with the longest windows; the long mode runs all.
-inline std::vector<Setting> parity_settings(int ranks, bool all) {
-  if (ranks > 3 && !all) return accumulation_settings({ModelKind::odd, ModelKind::tied}, {3});
-  auto list = accumulation_settings({ModelKind::mlp, ModelKind::odd}, {1, 2, 3});
-  const std::vector<int64_t> lengths = all ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{1, 3};
-  for (const Setting& setting : accumulation_settings({ModelKind::frozen, ModelKind::tied}, lengths))
-    list.push_back(setting);
+/// Those, and momentum, clipping, a parameter above the size for flat homes, and batch norm.
+inline std::vector<Setting> all_settings() {
+  std::vector<Setting> list;
+  add_accumulations(list, OptimizerKind::adam);
   list.push_back({ModelKind::mlp, OptimizerKind::momentum, 2, 10, Tail::shorter});
   list.push_back({ModelKind::wide, OptimizerKind::momentum, 2, 10, Tail::shorter, false, dovetail::clip_norm(0.3)});
+  add_accumulations(list, OptimizerKind::sgd);
   list.push_back({ModelKind::odd, OptimizerKind::adam, 2, 9, Tail::padding, true, dovetail::clip_norm(0.3)});
   list.push_back({ModelKind::tied, OptimizerKind::sgd, 1, 5, Tail::padding, false, dovetail::clip_value(0.02), true});
   list.push_back({ModelKind::batch_norm, OptimizerKind::sgd, 1, 5, Tail::padding, false, {}, true});
   list.push_back({ModelKind::batch_norm, OptimizerKind::sgd, 2, 10, Tail::by_two, false, {}, true});
+  return list;
+}
+
+/// Every fourth setting makes a part that has both optimizers with accumulation 1, 2 and 3.
+constexpr std::size_t parts = 4;
+
+/// What the pairs of the `precision`-th precision run on so many ranks: all, or a part. Of the parts every one meets
+/// every precision and every number of ranks, and on one to four ranks together each pair runs all settings.
+inline std::vector<Setting> parity_settings(int ranks, std::size_t precision, bool all) {
+  const auto settings = all_settings();
+  std::vector<Setting> list;
+  for (std::size_t i = 0; i < settings.size(); ++i)
+    if (all || (i + precision + std::size_t(ranks)) % parts == 0) list.push_back(settings[i]);
   return list;
 }
 

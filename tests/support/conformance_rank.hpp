@@ -76,7 +76,7 @@ inline int main_of_cases(int argc, char** argv, const std::vector<Case>& cases) 
   }
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  for (int ranks = 1; ranks <= (std::getenv("DOVETAIL_LONG") ? 4 : 3); ++ranks) {
+  for (int ranks = 1; ranks <= (support::long_tests() ? 4 : 3); ++ranks) {
     const auto run = support::run_self({"--ranks", std::to_string(ranks), "run"}, {}, 290);
     if (run.code == 0) std::cout << run.output;
     check.ended(run, 0, std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks"));

@@ -24,6 +24,13 @@ namespace support {
 
 using Words = std::vector<std::string>;
 
+/// Whether the environment asks for all cases. Else each value of what is varied is still tested, and each pair of
+/// values that may depend on each other, but not every combination.
+[[nodiscard]] inline bool long_tests() {
+  const char* value = std::getenv("DOVETAIL_LONG");
+  return value != nullptr && *value != '\0';
+}
+
 /// What became of a run.
 struct Ended {
   int code = -1;          ///< exit code, or 128 + signal
