@@ -5,6 +5,8 @@
 #include <dovetail/run/context.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,7 @@ struct StepFacts {
   int infinite_rank = -1;             ///< the same for an infinite loss
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
   bool other_frozen = false;          ///< after agree(): has some rank frozen other parameters?
-  double groups = 0;                  ///< AddedGroups' fingerprint
+  double groups = 0;                  ///< AddedGroups' fingerprint, of this rank
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
   std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where each has a scaler, or the
                                       ///< scale moves at every backward
@@ -30,42 +32,51 @@ class Agreement {
  public:
   void agree(RunContext& run, StepFacts& facts) {
     if (run.world_size() == 1) return;
-    constexpr std::size_t fixed = agreed_numbers;
     const std::size_t norms = facts.squared_norms.size(), losses = facts.overflows.size();
-    const std::size_t width = fixed + norms + losses;
-    mine_.assign({facts.samples, facts.loss, facts.missing, double(facts.nan_rank >= 0),
-                  double(facts.infinite_rank >= 0), double(facts.stop_rank >= 0), run.gradients.frozen_fingerprint(),
-                  facts.groups});
+    const std::size_t width = std::size_t(agreed_numbers) + norms + losses;
+    const AgreedNumbers mine{.samples = facts.samples,
+                             .loss = facts.loss,
+                             .missing = facts.missing,
+                             .nan = double(facts.nan_rank >= 0),
+                             .infinite = double(facts.infinite_rank >= 0),
+                             .stops = double(facts.stop_rank >= 0),
+                             .frozen = double(run.gradients.frozen_fingerprint()),
+                             .groups = facts.groups};
+    mine_.resize(std::size_t(agreed_numbers));
+    std::memcpy(mine_.data(), &mine, sizeof(mine));
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     mine_.insert(mine_.end(), facts.overflows.begin(), facts.overflows.end());
     const auto all = run.comm.all_gather(mine_);
 
     const bool local_sums =
         !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
-    const int copy = run.gradients.ranks_per_copy;
+    const int group = run.gradients.ranks_per_copy;
+    AgreedNumbers first;
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);
     total.overflows.assign(losses, 0.0);
     for (int r = 0; r < run.world_size(); ++r) {
-      const auto theirs = all.subspan(std::size_t(r) * width, width);
-      total.samples += theirs[0];
-      total.loss += theirs[1];
-      total.missing += theirs[2];
-      if (theirs[3] != 0 && total.nan_rank < 0) total.nan_rank = r;
-      if (theirs[4] != 0 && total.infinite_rank < 0) total.infinite_rank = r;
-      if (theirs[5] != 0 && total.stop_rank < 0) total.stop_rank = r;
-      total.other_frozen |= theirs[6] != all[6];
-      if (theirs[7] != all[7])
+      const auto sent = all.subspan(std::size_t(r) * width, width);
+      AgreedNumbers theirs;
+      std::memcpy(static_cast<void*>(&theirs), sent.data(), sizeof(theirs));
+      if (r == 0) first = theirs;
+      total.samples += theirs.samples;
+      total.loss += theirs.loss;
+      total.missing += theirs.missing;
+      if (theirs.nan != 0 && total.nan_rank < 0) total.nan_rank = r;
+      if (theirs.infinite != 0 && total.infinite_rank < 0) total.infinite_rank = r;
+      if (theirs.stops != 0 && total.stop_rank < 0) total.stop_rank = r;
+      total.other_frozen |= theirs.frozen != first.frozen;
+      if (theirs.groups != first.groups)
         throw Error(ExitCode::ranks_disagree, "rank " + std::to_string(r) +
                                                   " has added other parameter groups to its optimizers than rank 0: "
                                                   "add the same ones on every rank, after the same step.");
-      for (std::size_t k = 0; k < norms; ++k) {
-        const double norm = theirs[fixed + k];
-        // The parts of this rank's copy add up. Copies are the same on every rank; where they are not, an overflow of
-        // one counts for all.
-        if (r / copy == run.rank() / copy || !std::isfinite(norm)) total.squared_norms[k] += norm;
-      }
-      for (std::size_t l = 0; l < losses; ++l) total.overflows[l] += theirs[fixed + norms + l];
+      const auto its_norms = sent.subspan(std::size_t(agreed_numbers), norms), its_overflows = sent.last(losses);
+      for (std::size_t k = 0; k < norms; ++k)
+        // The parts of this rank's shard group add up. Replicas are the same on every rank; where they are not, an
+        // overflow of one counts for all.
+        if (r / group == run.rank() / group || !std::isfinite(its_norms[k])) total.squared_norms[k] += its_norms[k];
+      for (std::size_t l = 0; l < losses; ++l) total.overflows[l] += its_overflows[l];
     }
     step_samples_ =
         local_sums && facts.samples > 0 ? facts.samples : total.samples;  // padding alone: any divisor will do

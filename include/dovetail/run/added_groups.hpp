@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/fingerprint.hpp>
+#include <dovetail/optim/each_option.hpp>
 #include <dovetail/run/bind.hpp>
 
 #include <bit>
@@ -57,15 +59,14 @@ class AddedGroups {
     for (std::size_t k = 0; k < run.optimizers.size(); ++k) sizes_.push_back(run.optimizers[k].held());
   }
 
-  /// Of who steps what with which learning rates, in as many bits as a double holds exactly.
+  /// Of who steps what with which options.
   static uint64_t fingerprint(const RunContext& run) {
-    uint64_t hash = 14695981039346656037ULL;  // FNV-1a, by words
-    const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
-    for (const Slot& slot : run.gradients.slots) mix(uint64_t(slot.optimizer + 1));
+    Fingerprint all;
+    for (const Slot& slot : run.gradients.slots) all.add(uint64_t(slot.optimizer + 1));
     for (std::size_t k = 0; k < run.optimizers.size(); ++k)
       for (const auto& group : std::as_const(run.optimizers[k].base()).param_groups())
-        mix(std::bit_cast<uint64_t>(group.options().get_lr()));
-    return hash >> 11;
+        each_option(group.options(), [&](std::string_view, double value) { all.add(std::bit_cast<uint64_t>(value)); });
+    return all.value();
   }
 
   std::vector<std::size_t> sizes_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/fingerprint.hpp>
 #include <dovetail/optim/adjacent.hpp>
 #include <dovetail/optim/clip.hpp>
 #include <dovetail/run/slot.hpp>
@@ -102,13 +103,15 @@ class MainGradients {
   /// Of this window, so far: one for each micro-batch, or for each loss of it.
   int64_t backwards() const { return backwards_; }
 
-  /// 0 where nothing was frozen in this window; else other numbers for other parameters or backward passes. Exact in a
-  /// double.
-  double frozen_fingerprint() const {
-    uint64_t hash = 0;
+  /// Of what was frozen in this window, and in how many backward passes.
+  uint64_t frozen_fingerprint() const {
+    Fingerprint frozen;
     for (std::size_t i = 0; i < slots.size(); ++i)
-      if (slots[i].frozen > 0) hash = ((hash ^ i) * 0x100000001B3 ^ uint64_t(slots[i].frozen)) * 0x9E3779B97F4A7C15;
-    return double(hash >> 12);
+      if (slots[i].frozen > 0) {
+        frozen.add(i);
+        frozen.add(uint64_t(slots[i].frozen));
+      }
+    return frozen.value();
   }
 
   /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not of those that

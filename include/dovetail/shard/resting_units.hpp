@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/fingerprint.hpp>
 #include <dovetail/shard/flat_unit.hpp>
 
 #include <cstddef>
@@ -23,12 +24,12 @@ class RestingUnits {
   bool operator[](int unit) const { return resting_[std::size_t(unit)]; }
   const std::vector<bool>& all() const { return resting_; }
 
-  /// For comparing ranks: 0 if no unit rests, below 2^52.
+  /// Of the units that rest.
   std::uint64_t fingerprint() const {
-    std::uint64_t hash = 0;
+    Fingerprint resting;
     for (std::size_t u = 0; u < resting_.size(); ++u)
-      if (resting_[u]) hash = (hash + u + 1) * 0x9E3779B97F4A7C15;
-    return hash >> 12;
+      if (resting_[u]) resting.add(u);
+    return resting.value();
   }
 
  private:
