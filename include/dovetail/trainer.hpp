@@ -81,7 +81,7 @@ class Trainer {
       StrategyAdapter<StrategyBase> whole_model{StrategyBase{}};
       PrecisionAdapter<Precision> precision(precision_);
       Observers nobody;
-      detail::Fit fit(options_, facts(false), whole_model, precision, task_calls, nobody);
+      detail::Fit fit(options_, facts(), {}, whole_model, precision, task_calls, nobody);
       return fit.validate(data_hooks);
     } else {
       return {};
@@ -106,33 +106,29 @@ class Trainer {
       TaskAdapter<Task> task_calls(task);
       DataAdapter<Data> data_hooks(data);
       Observers list = detail::observers_of(options_, current_ranks().rank, task, std::forward<Given>(observers)...);
-      return run(task_calls, data_hooks, list, unscales_itself<Optimizers...>);
+      return run(task_calls, data_hooks, list, detail::OptimizerFacts::of<Optimizers...>());
     }
   }
 
-  template <class... Optimizers>
-  static constexpr bool unscales_itself = (optimizer_traits<Optimizers>.unscales_itself || ...);
-
   template <class Task>
-  auto run(TaskAdapter<Task>& task, DataHooks& data, Observers& observers, bool optimizer_unscales_itself) {
+  auto run(TaskAdapter<Task>& task, DataHooks& data, Observers& observers, detail::OptimizerFacts optimizers) {
     StrategyAdapter<Strategy> strategy(strategy_);
     PrecisionAdapter<Precision> precision(precision_);
-    detail::Fit fit(options_, facts(optimizer_unscales_itself), strategy, precision, task, observers);
+    detail::Fit fit(options_, facts(), optimizers, strategy, precision, task, observers);
     fit.guarded([&] {
       const int ranks = current_ranks().world_size;
       fit.show_plan(describe<Strategy, Precision>(
-          {options_.batch_size, options_.accumulate, ranks, ranks_per_copy(strategy_, ranks)}));
+          {options_.batch_size, options_.accumulate, ranks, shard_group_size(strategy_, ranks)}));
       boost::hana::for_each(setup_plan<Strategy, Precision>, [&](auto stage) { fit.stage(stage); });
       fit.run(data);
     });
     return fit.result(task.model());
   }
 
-  detail::PolicyFacts facts(bool optimizer_unscales_itself) const {
+  detail::PolicyFacts facts() const {
     ResolvedOptions options = options_of_policy(strategy_);
     for (auto& option : options_of_policy(precision_)) options.push_back(std::move(option));
-    return {Strategy::traits, Precision::traits,         Strategy::name,
-            Precision::name,  optimizer_unscales_itself, std::move(options)};
+    return {Strategy::traits, Precision::traits, Strategy::name, Precision::name, std::move(options)};
   }
 
   TrainerOptions options_;

@@ -300,13 +300,13 @@ void check_rank_groups(Communicator& all) {
   for (int round = 0; round < 2; ++round)  // the same groups once more, side by side
     for (int k = 1; k <= ranks; ++k) {
       if (ranks % k != 0) continue;
-      auto near = dovetail::neighbours(all, k), far = dovetail::counterparts(all, k);
+      auto near = dovetail::shard_group(all, k), far = dovetail::replica_group(all, k);
       std::vector<double> near_ranks, far_ranks;
       for (int i = 0; i < k; ++i) near_ranks.push_back(rank / k * k + i);
       for (int i = rank % k; i < ranks; i += k) far_ranks.push_back(i);
       const auto before = all.counts();
-      expect(members(near, rank) == near_ranks, "neighbours of " + std::to_string(k));
-      expect(members(far, rank) == far_ranks, "counterparts of " + std::to_string(k));
+      expect(members(near, rank) == near_ranks, "shard groups of " + std::to_string(k));
+      expect(members(far, rank) == far_ranks, "replica groups of " + std::to_string(k));
       const auto sent = all.counts() - before;
       expect(sent == Count{(k > 1) + (k < ranks), (k - 1) * 8 + (ranks / k - 1) * 8}, "what groups count");
       expect(near.rank() == rank % k && near.size() == k && far.rank() == rank / k && far.size() == ranks / k,
@@ -317,19 +317,20 @@ void check_rank_groups(Communicator& all) {
       far.all_reduce(b);
       all.all_reduce(a);
       expect_equal(a, torch::full({5}, 1.0 * k * ranks), "sums within groups and over all");
-      expect_equal(b, torch::full({5}, 1.0 * (ranks / k)), "sums over counterparts");
+      expect_equal(b, torch::full({5}, 1.0 * (ranks / k)), "sums over replicas");
     }
   for (const int k : {0, -1, ranks + 1}) {
     try {
-      (void)dovetail::neighbours(all, k);
+      (void)dovetail::shard_group(all, k);
       expect(false, "a group that does not fit");
     } catch (const Error& error) {
       expect(error.code() == ExitCode::user_code, "groups of " + std::to_string(k));
     }
   }
   if (ranks < 4) return;
-  auto pair = dovetail::neighbours(all, 2);
-  pair.set_timeout(std::chrono::milliseconds(300));
+  auto pair = dovetail::shard_group(all, 2);
+  const auto before = all.timeouts().step;
+  all.set_timeout(std::chrono::milliseconds(300));  // the group follows
   if (rank == 2) {
     try {
       pair.barrier();  // rank 3 does not come
@@ -341,6 +342,7 @@ void check_rank_groups(Communicator& all) {
              "the error '" + text + "'");
     }
   }
+  all.set_timeout(before);
   all.barrier();
 }
 

@@ -254,9 +254,9 @@ void on_rank_0(Rank& me) {
       me.that(gathered == sent, name + ": more than gathers to rank 0");
       me.that(me.size() == 1 || !gathers || sent.calls >= segments_of_net, name + ": nothing was gathered");
     };
-    for (const int copy : {0, 1}) {  // all ranks share a copy of the model, or each has one
-      gathers = copy == 0;
-      const auto end = fit(Task{}, look, dt::FSDP{{.keep_below = 0, .shard_group = copy}}, precision);
+    for (const int group : {0, 1}) {  // all ranks share a replica of the model, or each has one
+      gathers = group == 0;
+      const auto end = fit(Task{}, look, dt::FSDP{{.keep_below = 0, .shard_group = group}}, precision);
       if (me.rank() == 0) me.that(last.equal(flat(*end.model)), name + ": rank 0 saw something else than the end");
     }
   });
@@ -305,8 +305,39 @@ void refusals(Rank& me) {
   };
   me.that(says(error_of(Task{}, forget(1)), "still open when a forward begins"), "left open at the next step");
   forgotten.reset();
-  me.that(says(error_of(Task{}, forget(3)), "still open when the fit ends"), "left open at the end");
-  forgotten.reset();
+  // The model is whole after it, and the end of the scope that comes after that leaves it alone.
+  for (const bool writes : {false, true}) {
+    std::shared_ptr<torch::nn::Module> model;
+    std::unique_ptr<dt::FullParameters> outlives;
+    const auto keep = [&](dt::LoopState& state, Net& net) {
+      model = net.shared_from_this();
+      if (state.step() < 3) return;
+      outlives = std::make_unique<dt::FullParameters>(net, dt::FullParametersOptions{.write_back = writes});
+      torch::NoGradGuard no_grad;
+      net.a->wide->weight.fill_(17);
+    };
+    me.that(says(error_of(Task{}, keep), "still open when the fit ends"), "left open at the end");
+    const Tensor trained = flat(*fit<dt::FSDP, dt::FP32>(Task{}, {}, every_unit).model);
+    me.that(flat(*model).equal(trained), "what a scope left open has written came into the model");
+    outlives.reset();
+    me.that(flat(*model).equal(trained), "the late end of a scope has undone the model");
+  }
+  // Likewise where an exception ends the fit; on several ranks the model stays cut, and says so.
+  std::shared_ptr<Net> model;
+  std::unique_ptr<dt::FullParameters> outlives;
+  const auto throws = [&](dt::LoopState& state, Net& net) {
+    model = std::static_pointer_cast<Net>(net.shared_from_this());
+    if (state.step() < 2) return;
+    outlives = std::make_unique<dt::FullParameters>(net);
+    throw std::runtime_error("the user's own");
+  };
+  me.that(error_of(Task{}, throws) == "the user's own", "an exception beside a scope left open");
+  const auto reads = [&] { return message([&] { model->a->wide->weight.sum(); }); };
+  for (const char* when : {"before", "after"}) {
+    me.that(me.size() == 1 ? reads() == "no error" : says(reads(), "fit ended by an exception"),
+            std::string(when) + " the late end of the scope: " + reads());
+    outlives.reset();
+  }
   Net net;
   me.that(says(message([&] { (void)dt::full_parameters(net, {.write_back = true, .rank0_only = true}); }),
                "cannot write back what only rank 0 has"),
@@ -354,7 +385,7 @@ void built_in_parts(Rank& me) {
     me.that(seen == 2, name + ": the large unit was not cut");
     same_bits(me, task, precision, name + ", all units kept", true, 1 << 16);
     me.that(seen == 2, name + ": a unit was cut that stays gathered");
-    same_bits(me, task, precision, name + ", a copy on each rank", true, 0, 1);
+    same_bits(me, task, precision, name + ", a replica on each rank", true, 0, 1);
   };
   each_precision(look);
   look(dt::FP64{}, "fp64");
@@ -547,6 +578,40 @@ void refused_building(Rank& me) {
   }
 }
 
+/// Ranks that construct other units, or open other scopes, would wait for each other: each is told so.
+void other_units(Rank& me) {
+  if (me.size() == 1) return;
+  const int last = me.size() - 1;
+  const auto refused = [&](const std::string& what, std::function<void(Net&)> on_the_last,
+                           std::function<void(Net&)> elsewhere, const std::string& text) {
+    try {
+      fit(Task{.in_build = me.rank() == last ? std::move(on_the_last) : std::move(elsewhere)}, {}, deferred,
+          dt::FP32{});
+      me.that(false, what + " went through");
+    } catch (const dt::Error& error) {
+      me.that(error.code() == dt::ExitCode::ranks_disagree && says(error.what(), text) &&
+                  says(error.what(), "rank " + std::to_string(last)),
+              what + ": " + error.what());
+    }
+  };
+  const auto nothing = [](Net&) {};
+  const auto litter = [](Net&) { const dt::Unit<Block> gone(5); };
+  const auto larger = [](Net&) { const dt::Unit<Block> gone(6); };
+  const auto scope = [](Net& net) { const auto whole = dt::full_parameters(*net.a); };
+  const auto other_scope = [](Net& net) { const auto whole = dt::full_parameters(*net.b); };
+  const auto scope_of_new = [](Net&) {
+    dt::Unit<Block> unit(6);
+    const auto whole = dt::full_parameters(*unit);
+  };
+  refused("a unit more", litter, nothing, "a unit of");
+  refused("a unit less", nothing, litter, "'nothing' where rank 0 has 'a unit of");
+  refused("a unit of another size", larger, litter, "a unit of [13, 6] [13] [6, 13] [6] [6] [6] Float");
+  refused("a scope more", scope, nothing, "a scope of full_parameters in configure_model, after 3 units");
+  refused("a scope less", nothing, scope, "a scope of full_parameters in configure_model, after 3 units");
+  refused("a scope of another unit", other_scope, scope, "constructed other units than rank 0: 'a unit of");
+  refused("a scope of a unit that others lack", scope_of_new, scope, "after 4 units' where rank 0 has");
+}
+
 const std::vector<Case> cases{
     {"C-52 C-70 whole parameters, in the dtype in which they are stored", shows_whole},
     {"C-70 whole parameters written back, masters too", write_back},
@@ -558,6 +623,7 @@ const std::vector<Case> cases{
     {"C-22 C-72 deferred building: units that come and go", litter},
     {"C-72 deferred building: tied, shared, frozen and filled later", knots},
     {"C-72 deferred building: what is refused", refused_building},
+    {"C-72 deferred building: ranks that construct other units", other_units},
 };
 
 }  // namespace

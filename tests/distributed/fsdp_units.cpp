@@ -92,7 +92,7 @@ struct Rank {
 };
 
 std::string say(const dt::FSDP::Options& o) {
-  std::string text = o.reshard_after_forward ? "reshard" : "keep";
+  std::string text = o.reshard_after_forward ? "reshard" : "no reshard";
   if (o.reshard_after_forward.slices() > 1) text += " to " + std::to_string(*o.reshard_after_forward.slices());
   text += ", prefetch " + std::to_string(o.prefetch);
   if (o.shard_group > 0) text += ", groups of " + std::to_string(o.shard_group);
@@ -240,7 +240,8 @@ void memory(Rank me) {
 }
 
 /// To the bit what one process computes: each rank's gradient rounded once to the format in which it is sent, summed in
-/// fp32 over the ranks of a copy in their order, micro-batch by micro-batch, and then over the copies in their order.
+/// fp32 over the ranks of a shard group in their order, micro-batch by micro-batch, and then over the replicas in
+/// theirs.
 void emulated(Rank me, dt::FSDP::Options options, int micro_batches, dt::PrecisionTraits precision,
               const std::string& id) {
   auto sharded = make<Sharded>();
@@ -252,9 +253,9 @@ void emulated(Rank me, dt::FSDP::Options options, int micro_batches, dt::Precisi
     if (low) guard.emplace(c10::kCPU, torch::kBFloat16);
     return net->forward(me.inputs(10 * micro_batch + rank, step)).to(torch::kFloat32).pow(2).sum();
   };
-  const int copy = options.ranks_per_copy(me.size());
+  const int group = options.group_sizes(me.size()).shard;
   const auto sent = [&](const Tensor& gradient) {
-    if (!options.reduce_format || copy == 1) return gradient.clone();
+    if (!options.reduce_format || group == 1) return gradient.clone();
     return gradient.to(dt::dtype_of(*options.reduce_format)).to(torch::kFloat32);
   };
   const auto add = [](std::vector<Tensor>& sums, const std::vector<Tensor>& more) {
@@ -271,11 +272,11 @@ void emulated(Rank me, dt::FSDP::Options options, int micro_batches, dt::Precisi
     session.step(0.01);
 
     std::vector<Tensor> total;
-    for (int first = 0; first < me.size(); first += copy) {
-      std::vector<Tensor> main;  // of this copy
+    for (int first = 0; first < me.size(); first += group) {
+      std::vector<Tensor> main;  // of this group
       for (int i = 0; i < micro_batches; i += late ? micro_batches : 1) {
         std::vector<Tensor> reduced;
-        for (int r = first; r < first + copy; ++r) {
+        for (int r = first; r < first + group; ++r) {
           whole->zero_grad();
           for (int k = i; k < (late ? micro_batches : i + 1); ++k) loss(whole, r, step, k).backward();
           std::vector<Tensor> gradients;
@@ -378,7 +379,7 @@ std::vector<int> divisors(int of) {
   return all;
 }
 
-/// Groups of ranks that share a copy, slices, formats, limits.
+/// Groups of ranks that share a replica, slices, formats, limits.
 void meshes(Rank me) {
   using dt::Format;
   for (const int group : divisors(me.size())) {

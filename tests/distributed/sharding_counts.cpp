@@ -4,6 +4,9 @@
 #include <dovetail/dovetail.hpp>
 #include <dovetail/strategy/predict.hpp>
 
+#include <array>
+#include <tuple>
+
 #include "support/fsdp_session.hpp"
 #include "support/run_self.hpp"
 
@@ -76,13 +79,77 @@ class Counts {
   dt::Communicator comm_;
 };
 
+/// Each tensor moves in the direction of its gradient, whatever its norm: not element-wise.
+class NormalizedSGD : public torch::optim::Optimizer {
+ public:
+  explicit NormalizedSGD(const dt::Parameters& parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(parameters.tensors())},
+                  std::make_unique<torch::optim::SGDOptions>(1e-3)) {}
+  Tensor step(LossClosure = nullptr) override {
+    torch::NoGradGuard no_grad;
+    for (auto& group : param_groups())
+      for (auto& p : group.params())
+        if (p.grad().defined() && p.numel() > 0) p.sub_(p.grad() / (p.grad().norm() + 1e-3), 1e-3);
+    return {};
+  }
+};
+
+struct WholeTensors : Task {
+  auto configure_optimizers(const dt::Parameters& parameters) const { return NormalizedSGD(parameters); }
+};
+
+/// Weights and biases apart.
+struct TwoOptimizers : Task {
+  auto configure_optimizers(const dt::Parameters& parameters) const {
+    const auto is_matrix = [](const std::string& name) { return name.ends_with("weight"); };
+    return std::tuple(dt::SGD(parameters.where(is_matrix), {.lr = 1e-3}),
+                      dt::AdamW(parameters.where_not(is_matrix), {.lr = 1e-3}));
+  }
+};
+
+struct ThreeLosses : Task {
+  std::array<Tensor, 3> training_step(Net& net, const dt::Batch& batch, dt::StepContext&) const {
+    const Tensor x = net.forward(batch.data).to(torch::kFloat32), loss = torch::mse_loss(x, batch.target);
+    return {loss, x.abs().mean(), loss * 0.5};
+  }
+};
+
+/// Evaluates the loss by itself, several times a step.
+struct Closure : Task {
+  int64_t* evaluations;
+  auto configure_optimizers(const dt::Parameters& parameters) const {
+    return torch::optim::LBFGS(parameters.tensors(), torch::optim::LBFGSOptions(1e-3).max_iter(3));
+  }
+  Tensor training_step(Net& net, const dt::Batch& batch, dt::StepContext& step) const {
+    ++*evaluations;
+    return Task::training_step(net, batch, step);
+  }
+};
+
+/// A strategy of one's own that tells what it sends, in a bit more than it needs.
+struct OneByOne final : dt::StrategyBase {
+  static constexpr std::string_view name = "one-by-one";
+  static constexpr dt::StrategyTraits traits{};
+  void reduce(dt::StrategyContext& run) {
+    for (dt::Slot& slot : run.gradients.slots)
+      if (slot.main.defined()) run.communicator().all_reduce(slot.main);  // on one rank autograd keeps it
+    run.gradients.summed = true;
+  }
+  dt::StepTraffic traffic(const dt::StepShape& step) const {
+    dt::StepTraffic sent;
+    for (const auto& parameter : step.model.parameters())
+      sent.counts.plan(Collective::all_reduce, int64_t(parameter.nbytes()), step.ranks);
+    return sent;
+  }
+};
+
 struct Fitted {
   std::vector<dt::CommunicationCounts> steps;  ///< counts of the third and the fourth step
   std::string plan;                            ///< as printed
 };
 
-template <class Strategy, class Precision>
-Fitted fit(Strategy strategy, int64_t micro_batches, double clip) {
+template <class Strategy, class Precision, class Task = ::Task>
+Fitted fit(Strategy strategy, int64_t micro_batches, double clip, Precision precision = {}, Task task = {}) {
   const int ranks = dt::current_ranks().world_size;
   torch::manual_seed(5);
   const Tensor x = torch::randn({4 * ranks * micro_batches * 4, 7});
@@ -95,8 +162,8 @@ Fitted fit(Strategy strategy, int64_t micro_batches, double clip) {
   if (clip > 0) options.gradient_clip = dt::clip_norm(clip);
   std::vector<dt::CommunicationCounts> after;
   Fitted fitted;
-  dt::Trainer<Strategy, Precision> trainer(options, strategy);
-  trainer.fit(Task{}, dt::TensorDataset(x, x.narrow(1, 0, 3).contiguous()),
+  dt::Trainer<Strategy, Precision> trainer(options, strategy, precision);
+  trainer.fit(task, dt::TensorDataset(x, x.narrow(1, 0, 3).contiguous()),
               dt::LambdaCallback{.on_train_step_end = [&](dt::LoopState& s) {
                 after.push_back(s.run.comm.counts());
                 fitted.plan = s.plan;
@@ -115,8 +182,11 @@ dt::CommunicationCounts predicted_and_counted(Counts& me, const std::string& nam
                                               int64_t micro_batches, double clip = 0) {
   const auto model = make();
   dt::convert_model(*model, dt::dtype_of(Precision::traits.storage), false);
-  const dt::StepShape shape{.ranks = me.ranks(), .micro_batches = micro_batches, .norms = clip > 0 ? 1 : 0};
-  const auto predicted = dt::predict(*model, strategy, Precision::traits, shape);
+  const auto predicted = dt::predict(strategy, {.model = *model,
+                                                .precision = Precision::traits,
+                                                .ranks = me.ranks(),
+                                                .micro_batches = micro_batches,
+                                                .norms = clip > 0 ? 1 : 0});
   const auto [steps, plan] = fit<Strategy, Precision>(strategy, micro_batches, clip);
   const std::string what = name + ", " + std::to_string(micro_batches) + " micro-batches";
   for (const auto& step : steps) me.equal(what, step, predicted.counts);
@@ -129,6 +199,64 @@ dt::CommunicationCounts predicted_and_counted(Counts& me, const std::string& nam
                 static_cast<long long>(steps[0].calls), static_cast<long long>(steps[0].bytes),
                 predicted.text().c_str());
   return steps[0];
+}
+
+/// What the loop adds, and what optimizers and losses change. `clip` 0: none.
+template <class Precision = dt::FP32, class Strategy, class Task>
+void predicted_and_counted(Counts& me, const std::string& name, Strategy strategy, Task task, int64_t micro_batches,
+                           double clip, dt::StepShape step, Precision precision = {}) {
+  const std::string what = name + ", " + std::to_string(micro_batches) + " micro-batches";
+  step.precision = Precision::traits;
+  step.ranks = me.ranks();
+  step.micro_batches = micro_batches;
+  const auto predicted = dt::predict(strategy, step);
+  int64_t evaluations = 0;
+  if constexpr (std::is_same_v<Task, Closure>) task.evaluations = &evaluations;
+  const auto [steps, plan] = fit<Strategy, Precision>(strategy, micro_batches, clip, precision, task);
+  dt::CommunicationCounts expected = predicted.counts;
+  if constexpr (std::is_same_v<Task, Closure>) {
+    // Three in each step; and who wants to stop.
+    me.equal(what + ": evaluations", evaluations, 4 * 3 * micro_batches);
+    for (int i = 1; i < 3; ++i)
+      for (std::size_t k = 0; k < expected.each.size(); ++k) {
+        const dt::Count& each = predicted.counts.each[k];
+        expected.each[k] = {expected.each[k].calls + each.calls, expected.each[k].bytes + each.bytes};
+      }
+    expected.calls *= 3;
+    expected.bytes *= 3;
+    expected.plan(Collective::all_gather, me.ranks() * 8, me.ranks());
+  }
+  for (const auto& counted : steps) me.equal(what, counted, expected);
+  const std::string line = predicted.text(std::is_same_v<Task, Closure> ? "evaluation of the loss" : "step");
+  me.check.that(me.ranks() == 1 || plan.ends_with(line), what + ": the printed plan ends with " + line);
+  if (dt::current_ranks().rank == 0) std::printf("%d ranks, %-38s %s", me.ranks(), what.c_str(), line.c_str());
+}
+
+void losses_and_optimizers(Counts& me, int64_t m) {
+  const auto net = make(), half = make();
+  dt::convert_model(*half, torch::kFloat16, false);
+  const auto whole = dt::Cut::at_borders;
+  predicted_and_counted(me, "sharded-1, tensors whole", dt::Sharded<1>{}, WholeTensors{}, m, 0,
+                        {.model = *net, .cut = whole});
+  predicted_and_counted(me, "sharded-2, tensors whole, clipped", dt::Sharded<2>{}, WholeTensors{}, m, 1,
+                        {.model = *net, .norms = 1, .cut = whole});
+  predicted_and_counted(me, "ddp, two optimizers, clipped", dt::DDP{}, TwoOptimizers{}, m, 1,
+                        {.model = *net, .norms = 2});
+  predicted_and_counted(me, "fsdp, two optimizers, clipped", dt::FSDP{}, TwoOptimizers{}, m, 1,
+                        {.model = *net, .norms = 2});
+  predicted_and_counted(me, "fsdp, three losses", dt::FSDP{}, ThreeLosses{}, m, 0, {.model = *net});
+  predicted_and_counted<dt::Apex<dt::O1>>(me, "ddp x apex-o1", dt::DDP{}, Task{}, m, 0, {.model = *net, .norms = 1});
+  predicted_and_counted<dt::Apex<dt::O1>>(me, "ddp x apex-o1, three losses", dt::DDP{}, ThreeLosses{}, m, 0,
+                                          {.model = *net, .passes = 3, .norms = 1});
+  predicted_and_counted<dt::Apex<dt::O2>>(me, "ddp x apex-o2, three losses", dt::DDP{}, ThreeLosses{}, m, 0,
+                                          {.model = *half, .passes = 3, .norms = 1});
+  const dt::Apex<dt::O2> literal{{.apex_literal = true}};
+  predicted_and_counted(me, "ddp x apex-o2, literal", dt::DDP{}, Task{}, m, 0,
+                        {.model = *half, .scale_per_backward = true, .norms = 1}, literal);
+  predicted_and_counted(me, "ddp x apex-o2, literal, three losses", dt::DDP{}, ThreeLosses{}, m, 0,
+                        {.model = *half, .passes = 3, .scale_per_backward = true, .norms = 1}, literal);
+  predicted_and_counted(me, "ddp, LBFGS", dt::DDP{}, Closure{}, m, 0, {.model = *net});
+  predicted_and_counted(me, "a strategy of one's own", OneByOne{}, Task{}, m, 0, {.model = *net});
 }
 
 /// Against the formulas, with m = (N - 1) / N and P elements of 4 bytes.
@@ -154,11 +282,11 @@ void strategies(Counts& me, int64_t m) {
   predicted_and_counted(me, "sharded-1 reduced in bf16", dt::Sharded<1>{{.bucket_mb = 1, .reduce_format = in_bf16}}, m);
   predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "C-33 fsdp x bf16-mixed, reduced in bf16",
                                                  dt::FSDP{{.keep_below = 0, .reduce_format = in_bf16}}, m, 1.0);
-  predicted_and_counted<dt::FSDP, dt::MasterWeights<dt::BF16>>(me, "fsdp x master-bf16, one copy on each rank",
+  predicted_and_counted<dt::FSDP, dt::MasterWeights<dt::BF16>>(me, "fsdp x master-bf16, one replica on each rank",
                                                                dt::FSDP{{.keep_below = 0, .shard_group = 1}}, m, 1.0);
   if (me.ranks() == 4)
     predicted_and_counted(
-        me, "C-72 fsdp, two copies",
+        me, "C-72 fsdp, two replicas",
         dt::FSDP{{.reshard_after_forward = dt::to_ranks(2), .reduce_format = in_bf16, .shard_group = 2}}, m, 1.0);
   if (alone) return;
 
@@ -177,12 +305,12 @@ void strategies(Counts& me, int64_t m) {
 
 std::string say(const dt::FSDP::Options& o) {
   const auto slices = o.reshard_after_forward.slices();
-  std::string text = slices > 1 ? "to_ranks(" + std::to_string(*slices) + ")" : slices ? "keep" : "reshard";
+  std::string text = slices > 1 ? "to_ranks(" + std::to_string(*slices) + ")" : slices ? "no reshard" : "reshard";
   text += ", prefetch " + std::to_string(o.prefetch);
   if (o.keep_below > 0) text += ", small unit in the root";
   if (o.reduce == dt::at_boundary) text += ", at_boundary";
   if (o.reduce_format) text += ", reduced in bf16";
-  if (o.shard_group > 0) text += ", copies on " + std::to_string(o.shard_group);
+  if (o.shard_group > 0) text += ", replicas on " + std::to_string(o.shard_group);
   if (o.max_gathered > 0) text += ", at most " + std::to_string(o.max_gathered);
   return text;
 }
@@ -196,8 +324,8 @@ int64_t fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
   // What no option says (keep nothing) is told by a limit that no unit is below.
   auto plain = options;
   if (!keeps) plain.keep_below = 1;
-  const auto predicted =
-      dt::predict(*model, dt::FSDP{plain}, {}, {.ranks = me.ranks(), .micro_batches = micro_batches, .agrees = false});
+  const auto predicted = dt::predict(
+      dt::FSDP{plain}, {.model = *model, .ranks = me.ranks(), .micro_batches = micro_batches, .agrees = false});
   FsdpSession session(model, me.comm(), plain);
   const auto step = [&] {
     for (int64_t i = 0; i < micro_batches; ++i)
@@ -226,15 +354,15 @@ int64_t fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
     root += units[2];
     units.erase(units.begin() + 2);
   }
-  const int64_t n = int64_t(units.size()), m = micro_batches, copy = options.ranks_per_copy(me.ranks());
-  const int64_t slices = reshards ? options.reshard_after_forward.slices().value_or(int(copy)) : 1;
+  const int64_t n = int64_t(units.size()), m = micro_batches, group = options.group_sizes(me.ranks()).shard;
+  const int64_t slices = reshards ? options.reshard_after_forward.slices().value_or(int(group)) : 1;
   const int64_t gathered_peak = int64_t(session.fsdp.peak_gathered_bytes());
-  const auto whole = [&](int64_t elements) { return (elements + copy - 1) / copy * copy * 4; };
-  int64_t all = 0, again = 0, parts = (root + copy - 1) / copy;
+  const auto whole = [&](int64_t elements) { return (elements + group - 1) / group * group * 4; };
+  int64_t all = 0, again = 0, parts = (root + group - 1) / group;
   for (int64_t elements : units) {
-    all += me.share(elements, copy);
+    all += me.share(elements, group);
     if (elements != units.back()) again += whole(elements) / slices * (slices - 1);  // in backward, of slices
-    parts += (elements + copy - 1) / copy;
+    parts += (elements + group - 1) / group;
   }
   int64_t peak = 0;
   for (int64_t first = 0; first < n; ++first) {  // a unit and those ahead of it
@@ -245,24 +373,24 @@ int64_t fsdp(Counts& me, dt::FSDP::Options options, int64_t micro_batches) {
       together += whole(units[std::size_t(u)]);
     peak = std::max(peak, together);
   }
-  if (slices == copy || !reshards)
+  if (slices == group || !reshards)
     me.equal(what + ": peak by formula", gathered_peak, peak);
   else  // with the slices of all others at most
     me.check.that(gathered_peak > peak && gathered_peak <= peak + again / (slices - 1) + whole(units.back()) / slices,
                   what + ": peak with slices, " + std::to_string(gathered_peak) + " over " + std::to_string(peak));
   if (me.ranks() > 1) {
-    const int64_t reductions = late ? 1 : m, agreement = m * (me.ranks() - 1) * 8, apart = copy > 1;
+    const int64_t reductions = late ? 1 : m, agreement = m * (me.ranks() - 1) * 8, apart = group > 1;
     const int64_t forwards = reshards || !late ? m : 1;  // how often a unit is gathered for a forward
-    const int64_t copies = me.ranks() / copy, wire = options.reduce_format ? 2 : 4;
+    const int64_t replicas = me.ranks() / group, wire = options.reduce_format ? 2 : 4;
     const auto gathers = counted.of(Collective::all_gather), reduces = counted.of(Collective::reduce_scatter),
                sums = counted.of(Collective::all_reduce);
     me.equal(what + ": reductions", reduces.calls, apart * reductions * (n + 1));
-    me.equal(what + ": bytes reduced", reduces.bytes, reductions * (all + me.share(root, copy)) * wire / 4);
+    me.equal(what + ": bytes reduced", reduces.bytes, reductions * (all + me.share(root, group)) * wire / 4);
     me.equal(what + ": gathers", gathers.calls, m + apart * (1 + forwards * n + (reshards ? m * (n - 1) : 0)));
     me.equal(what + ": bytes gathered", gathers.bytes,
-             me.share(root, copy) + agreement + forwards * all + (reshards ? m * again : 0));
-    me.equal(what + ": sums over copies", sums.calls, copies > 1);
-    me.equal(what + ": bytes summed over copies", sums.bytes, 2 * me.share(parts, copies));
+             me.share(root, group) + agreement + forwards * all + (reshards ? m * again : 0));
+    me.equal(what + ": sums over replicas", sums.calls, replicas > 1);
+    me.equal(what + ": bytes summed over replicas", sums.bytes, 2 * me.share(parts, replicas));
   }
   session.fsdp.teardown(session.run);
   return gathered_peak;
@@ -312,7 +440,7 @@ void values(Counts& me) {
     me.check.that(moved > 0.02 && moved < 0.041, "four clipped steps move by " + std::to_string(moved));
     for (int group = 1; group <= me.ranks(); ++group) {
       if (me.ranks() % group != 0) continue;
-      const std::string what = "C-25 copies on " + std::to_string(group) + " ranks";
+      const std::string what = "C-25 replicas on " + std::to_string(group) + " ranks";
       const Tensor hybrid = trained(dt::FSDP{{.keep_below = 4000, .shard_group = group}}, clip, accumulate);
       near(what + " against ddp", hybrid, ddp, 1e-3);
       near(what + ", again", trained(dt::FSDP{{.keep_below = 4000, .shard_group = group}}, clip, accumulate), hybrid,
@@ -328,14 +456,14 @@ void values(Counts& me) {
     near("reduced in bf16 against ddp", rounded, ddp, 0.02);
     if (me.ranks() > 1) me.check.that(!rounded.equal(trained(dt::FSDP{}, clip, accumulate)), "rounding shows");
   }
-  // The first scales overflow fp16: all copies must skip the same steps.
+  // The first scales overflow fp16: all replicas must skip the same steps.
   int64_t steps = 0, hybrid_steps = 0;
   const Tensor scaled = trained<dt::FSDP, dt::FP16Mixed>(dt::FSDP{}, clip, 1, 30, &steps);
   const Tensor hybrid = trained<dt::FSDP, dt::FP16Mixed>(dt::FSDP{{.shard_group = me.ranks() % 2 ? 1 : me.ranks() / 2}},
                                                          clip, 1, 30, &hybrid_steps);
-  me.equal("steps taken by copies under a loss scaler", hybrid_steps, steps);
+  me.equal("steps taken by replicas under a loss scaler", hybrid_steps, steps);
   me.check.that(steps > 0 && steps < 8, std::to_string(steps) + " of 8 steps were taken: some, but not all");
-  near("copies under a loss scaler", hybrid, scaled, 1e-2);
+  near("replicas under a loss scaler", hybrid, scaled, 1e-2);
 }
 
 int rank_main() {
@@ -343,6 +471,7 @@ int rank_main() {
   values(me);
   for (const int64_t m : {1, 2}) {
     strategies(me, m);
+    if (m == 2) losses_and_optimizers(me, m);
     for (const bool reshard : {true, false})
       for (const int prefetch : {0, 1, 2})
         for (const int64_t keep_below : {0, 4000})

@@ -46,8 +46,8 @@ static_assert(state<DDP, MasterWeights<BF16>>(2) == 1800 && state<FSDP, MasterWe
 static_assert(state<DDP, Apex<O2>>(2) == 1800 && state<DDP, Apex<O1>>(2) == 1600);
 static_assert(state<Sharded<1>, BF16True>(2) == 900 && state<Sharded<2>, BF16True>(2) == 700);
 static_assert(state<DDP, BF16True>(2) == 1200 && state<DDP, Apex<O3>>(2) == 1200);
-static_assert(ranks_per_copy(FSDP{}, 8) == 8 && ranks_per_copy(FSDP{{.shard_group = 2}}, 8) == 2);
-static_assert(ranks_per_copy(DDP{}, 8) == 8 && ranks_per_copy(SingleDevice{}, 1) == 1);
+static_assert(shard_group_size(FSDP{}, 8) == 8 && shard_group_size(FSDP{{.shard_group = 2}}, 8) == 2);
+static_assert(shard_group_size(DDP{}, 8) == 8 && shard_group_size(SingleDevice{}, 1) == 1);
 
 }  // namespace
 
@@ -62,15 +62,14 @@ int main() {
                   "batch      32 per rank x 1 accumulated x 1 rank = 32 samples per step\n"
                   "memory     18 bytes per parameter on each rank with Adam: weights 2, gradients 4, optimizer 12\n",
               "the whole text of DDP with Apex O2");
-  check::that(describe<FSDP, FP32>({.ranks = 64, .ranks_per_copy = 8})
-                      .find("strategy   fsdp (parameters, gradients and optimizer state cut over ranks, one copy on "
-                            "each 8)\n") == 0,
-              "how many ranks share a copy");
-  check::that(
-      describe<FSDP, FP32>({.ranks = 64, .ranks_per_copy = 8}).find("memory     2 bytes per") != std::string::npos,
-      "the memory of a rank is that of its copy");
-  check::that(describe<FSDP, FP32>({.ranks = 8, .ranks_per_copy = 8}) == describe<FSDP, FP32>({.ranks = 8}),
-              "one copy is the rule");
+  check::that(describe<FSDP, FP32>({.ranks = 64, .shard_group = 8})
+                      .find("strategy   fsdp (parameters, gradients and optimizer state cut over ranks, one replica "
+                            "on each 8)\n") == 0,
+              "how many ranks share a replica");
+  check::that(describe<FSDP, FP32>({.ranks = 64, .shard_group = 8}).find("memory     2 bytes per") != std::string::npos,
+              "the memory of a rank is that of its shard group");
+  check::that(describe<FSDP, FP32>({.ranks = 8, .shard_group = 8}) == describe<FSDP, FP32>({.ranks = 8}),
+              "one replica is the rule");
   std::puts("the plan of 48 pairs in words");
   return check::summary("describe");
 }

@@ -108,13 +108,14 @@ TEST_CASE("a recorded rank sends what the formulas say", "[comm][recorded]") {
   CHECK(sharded.of(dt::Collective::reduce_scatter).bytes == 2 * (7 * elements * 4 / 8));
 }
 
-TEST_CASE("C-72 a recorded rank of copies on groups of ranks", "[comm][recorded]") {
+TEST_CASE("C-72 a recorded rank of replicas on groups of ranks", "[comm][recorded]") {
   const int world_size = 64;
   const auto step = [&](dt::FSDP::Options options, int rank) {
     options.keep_below = 1;
     const Recorded seen = record(rank, world_size, dt::FSDP{options});
+    const auto net = std::make_shared<Net>();
     const auto predicted =
-        dt::predict(*std::make_shared<Net>(), dt::FSDP{options}, dt::FP32::traits, {.ranks = world_size});
+        dt::predict(dt::FSDP{options}, {.model = *net, .precision = dt::FP32::traits, .ranks = world_size});
     CAPTURE(rank, options.shard_group);
     CHECK(seen.last == predicted.counts);
     return seen;
@@ -123,14 +124,14 @@ TEST_CASE("C-72 a recorded rank of copies on groups of ranks", "[comm][recorded]
   for (const int group : {1, 2, 8, 32, 64}) {
     const Recorded seen = step({.shard_group = group}, 37);
     const auto share = [](int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; };
-    const int64_t part = (unit + group - 1) / group, padded = part * group * 4, copies = world_size / group;
+    const int64_t part = (unit + group - 1) / group, padded = part * group * 4, replicas = world_size / group;
     const int64_t agreed = (world_size - 1) * 8 * (1 + dt::agreed_numbers);
     CHECK(seen.last.of(dt::Collective::all_gather).bytes == 7 * share(padded, group) + agreed);
     CHECK(seen.last.of(dt::Collective::reduce_scatter).bytes == 4 * share(padded, group));
-    const int64_t sum = (4 * part + copies - 1) / copies * copies * 4;  // of all parts, over the copies
+    const int64_t sum = (4 * part + replicas - 1) / replicas * replicas * 4;  // of all parts, over the replicas
     CHECK(seen.last.of(dt::Collective::all_reduce) ==
-          (copies > 1 ? dt::Count{1, 2 * share(sum, copies)} : dt::Count{}));
-    int64_t held = 0;  // of one copy
+          (replicas > 1 ? dt::Count{1, 2 * share(sum, replicas)} : dt::Count{}));
+    int64_t held = 0;  // of one replica
     for (int rank = 0; rank < group; ++rank) held += record(rank, world_size, dt::FSDP{{.shard_group = group}}).held;
     CHECK(held == elements);
   }

@@ -59,15 +59,13 @@ class Communicator {
 
   [[nodiscard]] const Timeouts& timeouts() const { return state_->timeouts; }
 
-  /// How long the collectives from now on wait for the other ranks; `timeouts().step` at first.
-  void set_timeout(std::chrono::milliseconds timeout) {
-    state_->timeout = timeout;
-    if (size() > 1) state_->group.set_timeout(timeout);
-  }
+  /// How long the collectives from now on wait for the other ranks; `timeouts().step` at first. Groups of these ranks
+  /// follow.
+  void set_timeout(std::chrono::milliseconds timeout) { state_->set_timeout(timeout); }
 
   /// Reduce-scatter on a GPU is NCCL's own, whose sums are in an order that depends on sizes and wires. With `yes` it
-  /// is what it always is on the CPU: an all-to-all and a sum in rank order.
-  void set_deterministic(bool yes) { state_->deterministic = yes; }
+  /// is what it always is on the CPU: an all-to-all and a sum in rank order. Groups of these ranks follow.
+  void set_deterministic(bool yes) { state_->set_deterministic(yes); }
 
   /// Sum over the ranks, in place, in the tensor's own dtype. The order of the sum depends on size and number of ranks,
   /// and half formats are rounded at every hop; all ranks get the same bits.

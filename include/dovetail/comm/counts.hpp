@@ -57,6 +57,12 @@ struct CommunicationCounts : Count {
     ++calls;
     bytes += sent;
   }
+
+  /// What add would be told of a collective of so many bytes in whole over so many ranks. One rank sends nothing, and
+  /// nobody sends what is empty.
+  constexpr void plan(Collective collective, std::int64_t whole, int ranks) {
+    if (ranks > 1 && whole > 0) add(collective, bytes_sent(collective, whole, ranks));
+  }
 };
 
 }  // namespace dovetail

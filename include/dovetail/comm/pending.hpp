@@ -32,7 +32,24 @@ struct CommunicatorState {
   std::optional<SideStream> side{};    ///< of that device, where its collectives run
   std::optional<Scratch> on_side{};    ///< used on that stream only
   bool deterministic = false;          ///< where a device's library sums in an order of its own: in rank order instead
+  std::vector<std::weak_ptr<CommunicatorState>> parts{};  ///< groups of these ranks, which follow what is set here
   torch::Tensor few_mine = {}, few_all = {};  ///< of all_gather of a few numbers, kept while their number stays
+
+  void set_timeout(std::chrono::milliseconds to) {
+    timeout = to;
+    if (size > 1) group.set_timeout(to);
+    for_each_part([to](CommunicatorState& part) { part.set_timeout(to); });
+  }
+  void set_deterministic(bool yes) {
+    deterministic = yes;
+    for_each_part([yes](CommunicatorState& part) { part.set_deterministic(yes); });
+  }
+
+  template <class Visit>
+  void for_each_part(Visit&& visit) {
+    std::erase_if(parts, [](const auto& part) { return part.expired(); });
+    for (const auto& part : parts) visit(*part.lock());
+  }
 
   void attach(ConnectedGroup connected) {
     group = std::move(connected);

@@ -11,8 +11,9 @@ namespace detail {
 /// Makes the Communicator of some ranks of another one.
 struct RankGroups {
   /// The ranks first, first + stride, ..., `count` of them, this rank among them. All ranks of `comm` must make groups
-  /// of the same count and stride in the same order. What is sent within a group is counted with `comm`; its time-out
-  /// is that of `comm` now. A group of one has no connections; a group of all is `comm` itself.
+  /// of the same count and stride in the same order. What is sent within a group is counted with `comm`, and
+  /// set_timeout and set_deterministic of `comm` are its own too. A group of one has no connections; a group of all is
+  /// `comm` itself.
   /// @throws Error(collective_timeout, peer_lost)
   static Communicator make(const Communicator& comm, int first, int count, int stride) {
     if (count == comm.size()) return comm;
@@ -36,6 +37,7 @@ struct RankGroups {
     } catch (const std::exception& cause) {
       throw_collective_error(cause, "connecting", state.rank, count, from.timeouts.setup, state.among);
     }
+    from.parts.push_back(made.state_);
     return made;
   }
 };
@@ -48,17 +50,18 @@ inline void check_group(const Communicator& comm, int k) {
 
 }  // namespace detail
 
-/// The k ranks that follow each other from a multiple of k on, this rank among them. Called by all ranks of `comm`.
+/// The k ranks that follow each other from a multiple of k on, this rank among them: those that share one replica of a
+/// model where each group of k has one. Called by all ranks of `comm`.
 /// @throws Error(user_code) unless k divides comm.size(), Error(collective_timeout, peer_lost)
-[[nodiscard]] inline Communicator neighbours(const Communicator& comm, int k) {
+[[nodiscard]] inline Communicator shard_group(const Communicator& comm, int k) {
   detail::check_group(comm, k);
   return detail::RankGroups::make(comm, comm.rank() / k * k, k, 1);
 }
 
-/// The ranks that are at the same place of their k neighbours as this one, comm.size() / k of them. Called by all ranks
-/// of `comm`.
+/// The ranks that are at the same place of their shard group of k as this one, comm.size() / k of them. Called by all
+/// ranks of `comm`.
 /// @throws Error(user_code) unless k divides comm.size(), Error(collective_timeout, peer_lost)
-[[nodiscard]] inline Communicator counterparts(const Communicator& comm, int k) {
+[[nodiscard]] inline Communicator replica_group(const Communicator& comm, int k) {
   detail::check_group(comm, k);
   return detail::RankGroups::make(comm, comm.rank() % k, comm.size() / k, k);
 }

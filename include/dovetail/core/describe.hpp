@@ -14,7 +14,7 @@ struct BatchPlan {
   std::int64_t batch_size = 32;  ///< samples per rank and micro-batch
   std::int64_t accumulate = 1;   ///< micro-batches per optimizer step
   std::int64_t ranks = 1;
-  std::int64_t ranks_per_copy = 0;  ///< neighbouring ranks that share one copy of the model; 0: all ranks
+  std::int64_t shard_group = 0;  ///< neighbouring ranks that share one replica of the model; 0: all ranks
 
   /// Samples per optimizer step, over all ranks.
   constexpr std::int64_t global() const { return batch_size * accumulate * ranks; }
@@ -67,9 +67,9 @@ inline std::string describe(std::string_view strategy_name, const StrategyTraits
   const auto add = [&](auto... parts) { (text.append(parts), ...); };
   const auto number = [](std::int64_t n) { return std::to_string(n); };
 
-  const std::int64_t copy = batch.ranks_per_copy > 0 ? batch.ranks_per_copy : batch.ranks;
+  const std::int64_t group = batch.shard_group > 0 ? batch.shard_group : batch.ranks;
   add("strategy   ", strategy_name, " (", words(strategy.shards));
-  if (copy < batch.ranks) add(", one copy on each ", number(copy));
+  if (group < batch.ranks) add(", one replica on each ", number(group));
   add(")\n");
   add("precision  ", precision_name, " (computes in ", name_of(precision.compute), ", keeps weights in ",
       name_of(precision.storage), precision.wraps_optimizers ? ", wraps optimizers, " : ", ", words(precision.scaler),
@@ -79,7 +79,7 @@ inline std::string describe(std::string_view strategy_name, const StrategyTraits
     add(stage == order.begin() ? "" : " -> ", name_of(*stage));
   add("\nbatch      ", number(batch.batch_size), " per rank x ", number(batch.accumulate), " accumulated x ",
       number(batch.ranks), batch.ranks == 1 ? " rank = " : " ranks = ", number(batch.global()), " samples per step\n");
-  const ModelState state = model_state(strategy, precision, static_cast<int>(copy));
+  const ModelState state = model_state(strategy, precision, static_cast<int>(group));
   add("memory     ", decimal(state.total()), " bytes per parameter on each rank with Adam: weights ",
       decimal(state.weights), ", gradients ", decimal(state.gradients), ", optimizer ", decimal(state.optimizer), "\n");
   return text;

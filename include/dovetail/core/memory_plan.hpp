@@ -19,17 +19,17 @@ constexpr double bytes_of(Format format) {
   return format == Format::fp64 ? 8 : format == Format::fp32 ? 4 : 2;
 }
 
-/// How many of a run's ranks share one copy of the model: all of them, unless the strategy's options have copies on
-/// smaller groups.
+/// How many of a run's ranks share one replica of the model: all of them, unless the strategy's options have replicas
+/// on smaller groups.
 template <class Strategy>
-constexpr int ranks_per_copy([[maybe_unused]] const Strategy& strategy, int ranks) {
-  if constexpr (requires { strategy.options.ranks_per_copy(ranks); }) return strategy.options.ranks_per_copy(ranks);
+constexpr int shard_group_size([[maybe_unused]] const Strategy& strategy, int ranks) {
+  if constexpr (requires { strategy.options.group_sizes(ranks); }) return strategy.options.group_sizes(ranks).shard;
   return ranks;
 }
 
 /// The model state of a pair with an optimizer that keeps `states` tensors per parameter (Adam: 2). With states = 2 the
 /// terms of ZeRO (Rajbhandari et al., arXiv 1910.02054), but that main gradients are kept in fp32 for every precision.
-/// @param ranks  those that share one copy of the model
+/// @param ranks  those that share one replica of the model
 constexpr ModelState model_state(const StrategyTraits& strategy, const PrecisionTraits& precision, int ranks,
                                  double states = 2) {
   const double stored = bytes_of(precision.storage), wide = stored < 4 ? 4 : stored;

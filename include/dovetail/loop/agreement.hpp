@@ -50,7 +50,7 @@ class Agreement {
 
     const bool local_sums =
         !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
-    const int group = run.gradients.ranks_per_copy;
+    const int group = run.gradients.shard_group;
     AgreedNumbers first;
     StepFacts total;
     total.squared_norms.assign(norms, 0.0);

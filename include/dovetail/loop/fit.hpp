@@ -30,24 +30,39 @@ struct PolicyFacts {
   StrategyTraits strategy;
   PrecisionTraits precision;
   std::string_view strategy_name, precision_name;
-  bool optimizer_unscales_itself = false;
   ResolvedOptions options{};  ///< of both
+};
+
+/// What the optimizers' types say, before there are any.
+struct OptimizerFacts {
+  int64_t count = 0;
+  bool elementwise = true;  ///< all of them; the others: some
+  bool requires_closure = false, unscales_itself = false;
+
+  template <class... Optimizers>
+  static constexpr OptimizerFacts of() {
+    return {.count = sizeof...(Optimizers),
+            .elementwise = (optimizer_traits<Optimizers>.elementwise && ...),
+            .requires_closure = (optimizer_traits<Optimizers>.requires_closure || ...),
+            .unscales_itself = (optimizer_traits<Optimizers>.unscales_itself || ...)};
+  }
 };
 
 /// One fit, as far as it does not depend on the policies' types.
 class Fit {
  public:
-  Fit(const TrainerOptions& options, const PolicyFacts& policies, StrategyHooks& strategy, PrecisionHooks& precision,
-      TaskCalls& task, Observers& observers)
+  Fit(const TrainerOptions& options, const PolicyFacts& policies, OptimizerFacts optimizers, StrategyHooks& strategy,
+      PrecisionHooks& precision, TaskCalls& task, Observers& observers)
       : run_(options, policies.strategy, policies.precision, policies.strategy_name, policies.precision_name),
         set_up_(run_, strategy, precision, task),
         loop_(run_, strategy, precision, task, observers),
+        optimizers_(optimizers),
         strategy_(strategy),
         task_(task),
         observers_(observers) {
     check_options(options);
     run_.policy_options = policies.options;
-    StartRequest request{.optimizer_unscales_itself = policies.optimizer_unscales_itself};
+    StartRequest request{.optimizer_unscales_itself = optimizers.unscales_itself};
     if (options.gradient_clip)
       request.clip = options.gradient_clip->kind == ClipOptions::Kind::norm ? ClipKind::norm : ClipKind::value;
     if (const Verdict verdict = start_verdict(policies.strategy, policies.precision, request); !verdict)
@@ -108,23 +123,25 @@ class Fit {
   }
 
  private:
-  /// Of a step of one optimizer that is element-wise and needs no closure, and of one loss: what there is is not known
-  /// yet.
   void show_traffic() {
     if (run_.world_size() == 1) return;
-    const auto& clip = run_.options.gradient_clip;
-    const bool needs_norm = run_.scaler || (clip && clip->kind == ClipOptions::Kind::norm);
-    const auto traffic = strategy_.traffic(run_, {.ranks = run_.world_size(),
-                                                  .micro_batches = run_.options.accumulate,
-                                                  .norms = needs_norm,
-                                                  .deterministic = run_.options.deterministic});
-    if (traffic) show_plan(traffic->text());
+    const auto traffic = strategy_.traffic({.model = *run_.module,
+                                            .precision = run_.precision,
+                                            .ranks = run_.world_size(),
+                                            .micro_batches = run_.options.accumulate,
+                                            .passes = 1 + int64_t(run_.further_scalers.size()),
+                                            .scale_per_backward = run_.scaler && run_.scale_per_backward,
+                                            .norms = run_.needs_norms() ? optimizers_.count : 0,
+                                            .cut = optimizers_.elementwise ? Cut::inside_tensors : Cut::at_borders,
+                                            .deterministic = run_.options.deterministic});
+    if (traffic) show_plan(traffic->text(optimizers_.requires_closure ? "evaluation of the loss" : "step"));
   }
 
   RunContext run_;
   MastersFollow masters_follow_{run_};
   SetUp set_up_;
   FitLoop loop_;
+  OptimizerFacts optimizers_;
   StrategyHooks& strategy_;
   TaskCalls& task_;
   Observers& observers_;

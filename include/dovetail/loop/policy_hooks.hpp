@@ -3,7 +3,7 @@
 
 #include <dovetail/core/stage.hpp>
 #include <dovetail/run/dense.hpp>
-#include <dovetail/strategy/step_traffic.hpp>
+#include <dovetail/strategy/predict.hpp>
 
 #include <optional>
 
@@ -16,7 +16,7 @@ class StrategyHooks {
   virtual ~StrategyHooks() = default;
   virtual void stage(Stage stage, RunContext& run) = 0;
   /// What a step will send, from the model before anything of it is cut; nothing where the Strategy does not say.
-  virtual std::optional<StepTraffic> traffic(RunContext& run, const StepShape& shape) = 0;
+  virtual std::optional<StepTraffic> traffic(const StepShape& step) = 0;
   virtual void attach_gradients(RunContext& run) = 0;  ///< the end of set-up: gives slots their main gradients
   virtual void before_forward(RunContext& run) = 0;
   virtual void finish_forward(RunContext& run) = 0;  ///< of an evaluation: no backward follows
@@ -87,25 +87,19 @@ void call_hook_of(Stage stage, Policy& policy, RunContext& run) {
 
 template <class Strategy>
 class StrategyAdapter final : public StrategyHooks {
+  using Run = typename RunOf<Strategy>::type;
+
  public:
-  explicit StrategyAdapter(const Strategy& policy) : chosen_(policy), policy_(policy) {}
+  explicit StrategyAdapter(const Strategy& policy) : policy_(policy) {}
 
   void stage(Stage stage, RunContext& run) override { detail::call_hook_of(stage, policy_, run); }
-  std::optional<StepTraffic> traffic(RunContext& run, const StepShape& shape) override {
-    if constexpr (requires { predict(*run.module, chosen_, run.precision, shape); })
-      return predict(*run.module, chosen_, run.precision, shape);
+  std::optional<StepTraffic> traffic([[maybe_unused]] const StepShape& step) override {
+    if constexpr (TellsTraffic<Run>) return traffic_of(policy_, step);
     return std::nullopt;
   }
-  void attach_gradients(RunContext& run) override {
-    if constexpr (requires { policy_.attach_gradients(run); })
-      policy_.attach_gradients(run);
-    else
-      attach_dense_gradients(run);
-  }
+  void attach_gradients(RunContext& run) override { policy_.attach_gradients(run); }
   void before_forward(RunContext& run) override { policy_.before_forward(run); }
-  void finish_forward(RunContext& run) override {
-    if constexpr (requires { policy_.finish_forward(run); }) policy_.finish_forward(run);
-  }
+  void finish_forward(RunContext& run) override { policy_.finish_forward(run); }
   void before_backward(RunContext& run) override { policy_.before_backward(run); }
   void after_backward(RunContext& run) override { policy_.after_backward(run); }
   void reduce(RunContext& run) override { policy_.reduce(run); }
@@ -114,8 +108,7 @@ class StrategyAdapter final : public StrategyHooks {
   void teardown(RunContext& run) override { policy_.teardown(run); }
 
  private:
-  Strategy chosen_;
-  typename RunOf<Strategy>::type policy_;
+  Run policy_;
 };
 
 template <class Precision>

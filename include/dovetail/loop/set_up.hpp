@@ -4,9 +4,9 @@
 #include <dovetail/comm/device.hpp>
 #include <dovetail/launch/launch.hpp>
 #include <dovetail/loop/check_epsilon.hpp>
-#include <dovetail/loop/compare_ranks.hpp>
-#include <dovetail/loop/fingerprint.hpp>
 #include <dovetail/loop/check_parameters.hpp>
+#include <dovetail/loop/compare_models.hpp>
+#include <dovetail/loop/compare_ranks.hpp>
 #include <dovetail/loop/policy_hooks.hpp>
 #include <dovetail/loop/task_adapter.hpp>
 #include <dovetail/run/bind.hpp>

@@ -34,8 +34,7 @@ class TrainingStep {
 
   /// Set-up is over: what does the step need to know of gradients?
   void prepare() {
-    const auto& clip = run_.options.gradient_clip;
-    needs_norm_ = (clip && clip->kind == ClipOptions::Kind::norm) || run_.scaler.has_value();
+    needs_norm_ = run_.needs_norms();
     if (needs_norm_) facts_.squared_norms.assign(run_.optimizers.size(), 0.0);
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
     added_groups_.begin(run_);

@@ -45,6 +45,11 @@ class RunContext {
   /// Is this micro-batch the last one before the optimizer steps?
   bool at_boundary() const { return micro_batch + 1 == window; }
 
+  /// Is the norm of each optimizer's gradients needed: to clip by it, or to see an overflow?
+  bool needs_norms() const {
+    return scaler || (options.gradient_clip && options.gradient_clip->kind == ClipOptions::Kind::norm);
+  }
+
   /// Sums the accumulated gradients over all ranks, in place. A Strategy that does nothing else in `reduce` is data
   /// parallel.
   void sum_gradients() {

@@ -19,7 +19,7 @@ class MainGradients {
  public:
   std::vector<Slot> slots;
   std::vector<torch::Tensor> buffers;  ///< what autograd adds into, zeroed after each step
-  int ranks_per_copy = 1;   ///< neighbouring ranks, of which each holds a part: squared norms add up over them
+  int shard_group = 1;      ///< neighbouring ranks, of which each holds a part: squared norms add up over them
   bool summed = false;      ///< since the last step: do they hold the sum over ranks?
   double sum_is_times = 1;  ///< they hold the sum times this (1 / ranks where the reduction averages)
 

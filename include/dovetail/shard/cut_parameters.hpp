@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -30,6 +31,15 @@ class CutGroup {
     }
     note_sums();
     free_tensors();
+  }
+
+  /// For comparing ranks: "a unit of [11, 5] [11] Float".
+  std::string text() const {
+    std::ostringstream text;
+    text << "a unit of ";
+    for (const torch::Tensor& tensor : tensors_) text << tensor.sizes() << ' ';
+    text << part_.scalar_type();
+    return text.str();
   }
 
   const std::vector<torch::Tensor>& tensors() const { return tensors_; }

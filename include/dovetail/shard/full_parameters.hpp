@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <unordered_set>
@@ -21,6 +22,11 @@ struct FullParametersOptions {
 namespace detail {
 
 using ParameterSet = std::unordered_set<const c10::TensorImpl*>;
+
+inline bool has_one_of(const ParameterSet& parameters, const std::vector<torch::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const torch::Tensor& tensor) { return parameters.contains(tensor.unsafeGetTensorImpl()); });
+}
 
 /// Whoever has cut the parameters of some model, or keeps something beside them, while it lives: scopes of its thread
 /// ask all of them.

@@ -3,6 +3,7 @@
 
 #include <dovetail/comm/communicator.hpp>
 #include <dovetail/shard/gather_states.hpp>
+#include <dovetail/shard/group_sizes.hpp>
 
 #include <algorithm>
 #include <string>
@@ -19,12 +20,7 @@ class PlannedUnits {
     std::int64_t gathered, reduced;
   };
 
-  /// How many ranks do things together, as in UnitRanks.
-  struct Ranks {
-    int all, copy = all, neighbours = 1;
-  };
-
-  PlannedUnits(std::vector<std::vector<Segment>> units, std::vector<Segment> root, Ranks ranks, int max_gathered = 0)
+  PlannedUnits(std::vector<std::vector<Segment>> units, std::vector<Segment> root, GroupSizes ranks, int max_gathered)
       : units_(std::move(units)),
         root_(std::move(root)),
         gathers_(units_.size(), max_gathered),
@@ -50,7 +46,7 @@ class PlannedUnits {
     for (const Segment& segment : units_[std::size_t(unit)]) now_ -= segment.gathered;
   }
   void reshard(int unit) {
-    if (ranks_.neighbours == 1) return release(unit);
+    if (ranks_.reshard == 1) return release(unit);
     if (!gathers_.release(std::size_t(unit))) return;
     for (const Segment& segment : units_[std::size_t(unit)]) {
       hold(slice(segment));
@@ -66,18 +62,15 @@ class PlannedUnits {
     for (std::size_t u = 0; u < units_.size(); ++u) release(int(u));
   }
 
-  /// A collective of so many bytes in whole, over all ranks or so many.
-  void count(Collective collective, std::int64_t bytes) { count(collective, bytes, ranks_.all); }
-  void count(Collective collective, std::int64_t bytes, int ranks) {
-    if (ranks > 1 && bytes > 0) counts_.add(collective, bytes_sent(collective, bytes, ranks));
-  }
+  /// A collective of so many bytes in whole, over so many ranks.
+  void count(Collective collective, std::int64_t bytes, int ranks) { counts_.plan(collective, bytes, ranks); }
 
   // Asked for by walks that meet what was not planned.
   std::string name(int unit) const { return std::to_string(unit); }
   Communicator& comm() { return alone_; }
 
  private:
-  std::int64_t slice(const Segment& segment) const { return segment.gathered / ranks_.neighbours; }
+  std::int64_t slice(const Segment& segment) const { return segment.gathered / ranks_.reshard; }
   void hold(std::int64_t bytes) { most_ = std::max(most_, now_ += bytes); }
 
   void start(std::size_t unit) {
@@ -86,20 +79,20 @@ class PlannedUnits {
   }
   void start(const std::vector<Segment>& segments, bool from_slices) {
     for (const Segment& segment : segments) {
-      count(Collective::all_gather, segment.gathered, from_slices ? ranks_.neighbours : ranks_.copy);
+      count(Collective::all_gather, segment.gathered, from_slices ? ranks_.reshard : ranks_.shard);
       hold(segment.gathered);
       if (from_slices) now_ -= slice(segment);
     }
   }
   void reduce(const std::vector<Segment>& segments) {
-    for (const Segment& segment : segments) count(Collective::reduce_scatter, segment.reduced, ranks_.copy);
+    for (const Segment& segment : segments) count(Collective::reduce_scatter, segment.reduced, ranks_.shard);
   }
 
   std::vector<std::vector<Segment>> units_;
   std::vector<Segment> root_;
   GatherStates gathers_;
   std::vector<bool> sliced_;
-  Ranks ranks_;
+  GroupSizes ranks_;
   Communicator alone_;
   CommunicationCounts counts_;
   std::int64_t now_ = 0, most_ = 0;

@@ -153,7 +153,7 @@ class ShardedUnits {
     if (!passes_.has(pass)) refuse_earlier(unit);
     if (phase_ == Phase::forward) {  // a gradient inside the forward, which may itself be differentiated later
       forward_.reach(memory_, unit);
-      memory_.keep(unit);
+      memory_.retain(unit);
       return;
     }
     enter_backward();

@@ -3,6 +3,7 @@
 
 #include <dovetail/shard/flat_unit.hpp>
 #include <dovetail/shard/gather_states.hpp>
+#include <dovetail/shard/unit_ranks.hpp>
 
 #include <algorithm>
 #include <string>
@@ -10,14 +11,6 @@
 #include <vector>
 
 namespace dovetail {
-
-/// The ranks that do things together with units.
-struct UnitRanks {
-  Communicator all;              ///< agree on the units that are visited
-  Communicator copy = all;       ///< share one copy of the model, each holding a part
-  Communicator neighbours = {};  ///< of the latter: have a unit in slices between its forward and its backward; one
-                                 ///< rank: there are no slices
-};
 
 /// The storage of all units of a model, and which of them are gathered. It knows of no order: whoever calls it must do
 /// so in the same order on every rank.
@@ -38,11 +31,11 @@ class UnitsInMemory {
   const FlatUnit& root() const { return root_; }
   const std::string& name(int unit) const { return units_[std::size_t(unit)].name(); }
   Communicator& comm() { return ranks_.all; }
-  Communicator& copy() { return ranks_.copy; }
+  UnitRanks& ranks() { return ranks_; }
 
   /// Its memory stays until the next drop or let_go, whether or not it is released.
-  void keep(int unit) { state(unit).kept = true; }
-  void let_go(int unit) { state(unit).kept = false; }
+  void retain(int unit) { state(unit).retained = true; }
+  void let_go(int unit) { state(unit).retained = false; }
 
   void gather(int unit) {
     const auto before = gathers_.need(std::size_t(unit));
@@ -59,16 +52,16 @@ class UnitsInMemory {
 
   void release(int unit) {
     gathers_.release(std::size_t(unit));
-    if (!state(unit).kept) units_[std::size_t(unit)].release();
+    if (!state(unit).retained) units_[std::size_t(unit)].release();
   }
 
   /// Will backward come by the units that are freed from now on? Then slices of them stay, where there are slices.
-  void expect_backward(bool comes) { keeps_slices_ = comes && ranks_.neighbours.size() > 1; }
+  void expect_backward(bool comes) { keeps_slices_ = comes && ranks_.reshard.size() > 1; }
 
   /// Frees a unit that backward needs once more.
   void reshard(int unit) {
     if (!keeps_slices_) return release(unit);
-    if (gathers_.release(std::size_t(unit))) units_[std::size_t(unit)].slice(ranks_.neighbours, state(unit).kept);
+    if (gathers_.release(std::size_t(unit))) units_[std::size_t(unit)].slice(ranks_.reshard, state(unit).retained);
   }
 
   void start_root() {
@@ -119,14 +112,14 @@ class UnitsInMemory {
   void drop_within_window(bool frees_parameters) {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (frees_parameters || gathers_.of(u) != GatherStates::Is::whole) drop_gathered(u);
-      states_[u].kept = false;
+      states_[u].retained = false;
     }
   }
 
   /// Whole parameters for the module.
   void restore() {
-    for (FlatUnit& unit : units_) unit.restore(ranks_.copy);
-    root_.restore(ranks_.copy);
+    for (FlatUnit& unit : units_) unit.restore(ranks_.shard);
+    root_.restore(ranks_.shard);
   }
 
   void abandon() {
@@ -136,7 +129,7 @@ class UnitsInMemory {
 
  private:
   struct State {
-    bool kept = false;
+    bool retained = false;
     bool owed = false;  ///< gradients of earlier micro-batches, on some rank
   };
 
@@ -145,12 +138,12 @@ class UnitsInMemory {
     units_[u].release();
   }
 
-  void start_gather(FlatUnit& unit) { unit.start_gather(ranks_.copy, ranks_.neighbours); }
+  void start_gather(FlatUnit& unit) { unit.start_gather(ranks_.shard, ranks_.reshard); }
 
   void start(FlatUnit& unit, bool adds) {
-    unit.start_reduce(ranks_.copy, adds);
+    unit.start_reduce(ranks_.shard, adds);
     reducing_.push_back(&unit);
-    if (ranks_.copy.size() == 1) finish_reductions();
+    if (ranks_.shard.size() == 1) finish_reductions();
   }
 
   bool is_reducing(const FlatUnit& unit) const {

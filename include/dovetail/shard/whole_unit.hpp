@@ -83,9 +83,13 @@ class WholeUnit {
       : on_every_rank_(on_every_rank), at_end_(std::move(at_end)) {}
   WholeUnit(const WholeUnit&) = delete;
   WholeUnit& operator=(const WholeUnit&) = delete;
-  ~WholeUnit() {
+  ~WholeUnit() { end(); }
+
+  /// Tensors are again what they were, and what becomes of them is no business of the scopes that are still open: for
+  /// when the model that they look at is about to be given back. Nothing is written back.
+  void end() {
     segments_.clear();
-    if (at_end_) at_end_();
+    if (const auto at_end = std::exchange(at_end_, nullptr)) at_end();
   }
 
   bool on_every_rank() const { return on_every_rank_; }

@@ -5,7 +5,7 @@
 #include <dovetail/run/dense.hpp>
 #include <dovetail/strategy/bucket_reducer.hpp>
 #include <dovetail/strategy/ddp.hpp>
-#include <dovetail/strategy/predict.hpp>
+#include <dovetail/strategy/ddp_traffic.hpp>
 
 namespace dovetail {
 
@@ -22,6 +22,8 @@ class DDPRun : public StrategyBase {
     if (options_.bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's bucket_mb must be at least 1.");
     if (options_.first_bucket_mb < 1) throw Error(ExitCode::arguments, "DDP's first_bucket_mb must be at least 1.");
   }
+
+  StepTraffic traffic(const StepShape& step) const { return detail::ddp_traffic(options_, step); }
 
   void attach_gradients(StrategyContext& run) {
     bool low = false;

@@ -3,6 +3,7 @@
 
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
+#include <dovetail/shard/group_sizes.hpp>
 #include <dovetail/strategy/reduce.hpp>
 #include <dovetail/strategy/reshard.hpp>
 #include <cstdint>
@@ -29,15 +30,19 @@ struct FSDP final : StrategyBase {
                                         ///< where they are not freed after their forward
     std::optional<Format> reduce_format{};  ///< gradients are rounded to it once, sent in it and summed in fp32;
                                             ///< nothing: they are sent as they are summed
-    int shard_group = 0;   ///< ranks that share one copy of the model: sharded inside, replicated outside; must divide
-                           ///< the ranks; 0: all of them. Sums over copies are made once a step, in fp32
+    int shard_group = 0;   ///< ranks that share one replica of the model: sharded inside, replicated outside; must
+                           ///< divide the ranks; 0: all of them. Sums over replicas are made once a step, in fp32
     int max_gathered = 0;  ///< units are gathered ahead only while fewer than that are gathered; 0: no limit
     bool deferred_building = false;  ///< cut each unit as soon as it is constructed, so that a model larger than one
                                      ///< rank's memory can be built: the same bits, but configure_model may read and
                                      ///< write a unit's parameters only in its constructor or in full_parameters
 
-    /// How many of so many ranks share one copy of the model.
-    constexpr int ranks_per_copy(int ranks) const { return shard_group > 0 ? shard_group : ranks; }
+    /// Of so many ranks.
+    constexpr GroupSizes group_sizes(int ranks) const {
+      const int shard = shard_group > 0 ? shard_group : ranks;
+      const int slices = reshard_after_forward.slices().value_or(shard);
+      return {ranks, shard, slices < shard ? slices : 1};
+    }
 
     template <class Visit>
     constexpr void each(Visit&& visit) const {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/compare_lines.hpp>
 #include <dovetail/shard/full_parameters.hpp>
 #include <dovetail/shard/unit_builder.hpp>
+#include <dovetail/shard/unit_ranks.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
 
 #include <algorithm>
@@ -19,9 +21,8 @@ namespace dovetail::detail {
 /// if it had been built without this. Units that are to stay gathered are left alone.
 class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
  public:
-  /// @param copy  the ranks that share one copy of the model
-  FSDPBuilding(RunContext& run, const FSDP::Options& options, Communicator copy)
-      : run_(run), copy_(std::move(copy)), options_(options), kept_(options.keep_below) {
+  FSDPBuilding(RunContext& run, const FSDP::Options& options, UnitRanks ranks)
+      : run_(run), ranks_(std::move(ranks)), options_(options), kept_(options.keep_below) {
     options_.keep_below = 0;
   }
 
@@ -45,7 +46,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
         tensors.push_back(slots[i].model);
       }
       run_.cut.add(std::make_unique<CutGroup>(
-          std::move(tensors), segment->layout, copy_.rank(),
+          std::move(tensors), segment->layout, ranks_.shard.rank(),
           "the parameters " + names_of(named) +
               " of a unit are read after deferred_building has cut them. Fill them in the constructor of the module, "
               "or in a scope of full_parameters(*unit)."));
@@ -53,21 +54,29 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
   }
 
   std::vector<std::shared_ptr<WholeUnit>> make_whole(const ParameterSet& parameters, bool on_every_rank) override {
-    std::vector<std::shared_ptr<WholeUnit>> made;
+    std::string asked_for =
+        "a scope of full_parameters in configure_model, after " + std::to_string(run_.cut.groups().size()) + " units\n";
+    std::vector<CutGroup*> groups;
     for (const auto& group : run_.cut.groups())
-      if (has_one_of(parameters, *group))
-        made.push_back(share_whole(group->whole(), on_every_rank, [&] {
-          auto whole = std::make_shared<WholeUnit>(on_every_rank);
-          if (on_every_rank || run_.rank() < copy_.size())
-            whole->add(group->tensors(), group->layout(), group->part(), copy_);
-          return whole;
-        }));
+      if (has_one_of(parameters, group->tensors())) {
+        groups.push_back(group.get());
+        asked_for += group->text() + "\n";
+      }
+    compare_lines(ranks_.all, asked_for, "constructed other units than",
+                  "configure_model must construct the same units, and open the same scopes, on every rank.");
+    std::vector<std::shared_ptr<WholeUnit>> made;
+    for (CutGroup* group : groups)
+      made.push_back(share_whole(group->whole(), on_every_rank, [&] {
+        auto whole = std::make_shared<WholeUnit>(on_every_rank);
+        if (ranks_.gathers(on_every_rank)) whole->add(group->tensors(), group->layout(), group->part(), ranks_.shard);
+        return whole;
+      }));
     return made;
   }
 
   void written(const ParameterSet& parameters) override {
     for (const auto& group : run_.cut.groups())
-      if (has_one_of(parameters, *group)) group->note_sums();
+      if (has_one_of(parameters, group->tensors())) group->note_sums();
   }
 
   /// The model is complete: makes whole what the plan cuts in another way.
@@ -77,15 +86,10 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
       if (!group->whole().expired())
         throw Error(ExitCode::user_code,
                     "a scope of full_parameters is still open when configure_model has ended: let it end there.");
-    run_.cut.restore_unless(copy_, [&](const CutGroup& group) { return is_in(plan, group); });
+    run_.cut.restore_unless(ranks_.shard, [&](const CutGroup& group) { return is_in(plan, group); });
   }
 
  private:
-  static bool has_one_of(const ParameterSet& parameters, const CutGroup& group) {
-    return std::any_of(group.tensors().begin(), group.tensors().end(),
-                       [&](const torch::Tensor& tensor) { return parameters.contains(tensor.unsafeGetTensorImpl()); });
-  }
-
   bool is_in(const FSDPPlan& plan, const CutGroup& group) const {
     const auto same = [&](std::size_t slot, const torch::Tensor& tensor) {
       return run_.gradients.slots[slot].model.is_same(tensor);
@@ -103,7 +107,7 @@ class FSDPBuilding final : public UnitBuilder, public ParameterHolder {
   }
 
   RunContext& run_;
-  Communicator copy_;
+  UnitRanks ranks_;
   FSDP::Options options_;
   KeptUnits kept_;
 };

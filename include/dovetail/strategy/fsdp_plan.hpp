@@ -73,7 +73,7 @@ inline std::optional<torch::ScalarType> low_format(const PrecisionTraits& precis
 
 }  // namespace detail
 
-/// @param ranks  of the run; parts are those of the ranks that share one copy of the model
+/// @param ranks  of the run; parts are those of one shard group
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for options that mean nothing
 inline FSDPPlan plan_fsdp(torch::nn::Module& model, const std::vector<Slot>& slots, const FSDP::Options& options,
                           const PrecisionTraits& precision, int ranks) {
@@ -84,7 +84,7 @@ inline FSDPPlan plan_fsdp(torch::nn::Module& model, const std::vector<Slot>& slo
   for (std::size_t u = 0; u < numbers.size(); ++u)
     if (numbers[u] != UnitTree::root) plan.units.push_back({tree.units()[u].unit, tree.units()[u].name});
 
-  const int parts = options.ranks_per_copy(ranks);
+  const int parts = options.group_sizes(ranks).shard;
   const auto low = detail::low_format(precision);
   std::map<std::tuple<int, torch::ScalarType, torch::ScalarType>, std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < slots.size(); ++i) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/comm/rank_groups.hpp>
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/shard/sharded_unit_runtime.hpp>
 #include <dovetail/strategy/fsdp_building.hpp>
 #include <dovetail/strategy/fsdp_plan.hpp>
+#include <dovetail/strategy/fsdp_traffic.hpp>
 #include <dovetail/strategy/fsdp_whole.hpp>
-#include <dovetail/strategy/predict.hpp>
 
 #include <map>
 #include <memory>
@@ -40,8 +39,7 @@ class FSDPRun : public StrategyBase {
   void environment(StrategyContext& run) {
     check_options(options_, run.world_size());
     if (!options_.deferred_building) return;
-    ranks_ = make_groups(run.comm);
-    building_ = std::make_unique<detail::FSDPBuilding>(run, options_, ranks_->copy);
+    building_ = std::make_unique<detail::FSDPBuilding>(run, options_, connect(run));
   }
 
   void build_model(StrategyContext& run) {
@@ -53,7 +51,7 @@ class FSDPRun : public StrategyBase {
     if (run.gradients.slots.empty()) collect_slots(run);
     const FSDPPlan plan = plan_fsdp(*run.module, run.gradients.slots, options_, run.precision, run.world_size());
 
-    const UnitRanks ranks = ranks_ ? *ranks_ : make_groups(run.comm);
+    const UnitRanks& ranks = connect(run);
     std::vector<FlatUnit> units;
     for (const auto& unit : plan.units) units.emplace_back(unit.name);
     FlatUnit root;
@@ -62,7 +60,7 @@ class FSDPRun : public StrategyBase {
     for (const auto& [stored, main] : mains) mains_.push_back(main);
     for (const auto& segment : plan.segments) {
       FlatUnit& unit = segment.unit == UnitTree::root ? root : units[std::size_t(segment.unit)];
-      add_segment(run, ranks.copy.rank(), unit, segment, shards[segment.stored], mains[segment.stored]);
+      add_segment(run, ranks.shard.rank(), unit, segment, shards[segment.stored], mains[segment.stored]);
     }
 
     if (!run.cut.empty())
@@ -79,7 +77,7 @@ class FSDPRun : public StrategyBase {
     }
     alone_ = run.world_size() == 1;
     parameters_ = std::make_unique<detail::FSDPParameters>(all_);
-    run.gradients.ranks_per_copy = ranks.copy.size();
+    run.gradients.shard_group = ranks.shard.size();
   }
 
   /// wrap_model has given every slot its main gradient; autograd's hooks lie on the tensors, so that a change of
@@ -94,7 +92,7 @@ class FSDPRun : public StrategyBase {
   }
 
   void before_forward(StrategyContext& run) {
-    detail::refuse_open_scope(*all_, "a forward begins");
+    if (all_->is_whole()) detail::refuse_open_scope("a forward begins");
     const bool evaluates = !torch::GradMode::is_enabled();
     all_->begin_forward(evaluates, !evaluates && reduces_at_boundary() && run.micro_batch > 0);
   }
@@ -109,19 +107,23 @@ class FSDPRun : public StrategyBase {
   void after_backward(StrategyContext&) { all_->end_backward(); }
   void reduce(StrategyContext& run) {
     all_->finish_reductions();
-    for (const torch::Tensor& main : mains_) replicas_.all_reduce_deterministic(main);
+    for (const torch::Tensor& main : mains_) ranks_->replicas.all_reduce_deterministic(main);
     run.gradients.summed = true;
   }
   void after_step(StrategyContext&) { all_->invalidate(); }
 
   void teardown(StrategyContext&) {
     if (!all_) return;
-    detail::refuse_open_scope(*all_, "the fit ends");
-    hooks_.clear();
+    const bool is_open = all_->is_whole();
+    detach();
     all_->restore();
     whole_again_ = true;
-    detach();
+    if (is_open) detail::refuse_open_scope("the fit ends");
   }
+
+  /// A step whose forward calls each unit once, in the order of registration; the first step of a run agrees on that
+  /// order and sends a little more.
+  StepTraffic traffic(const StepShape& step) const { return detail::fsdp_traffic(options_, step); }
 
   /// For those who want to see what is gathered and when.
   const ShardedUnits& units() const { return *all_; }
@@ -132,11 +134,10 @@ class FSDPRun : public StrategyBase {
  private:
   bool reduces_at_boundary() const { return options_.reduce == Reduce::at_boundary; }
 
-  UnitRanks make_groups(const Communicator& all) {
-    const int copy = options_.ranks_per_copy(all.size()),
-              slices = options_.reshard_after_forward.slices().value_or(copy);
-    replicas_ = counterparts(all, copy);
-    return {all, neighbours(all, copy), slices < copy ? neighbours(all, slices) : Communicator()};
+  /// Before the model is there where it is cut while it is built.
+  const UnitRanks& connect(const StrategyContext& run) {
+    if (!ranks_) ranks_.emplace(run.comm, options_.group_sizes(run.world_size()));
+    return *ranks_;
   }
 
   /// One buffer for the parts of all segments of a stored dtype, so that one pass of the optimizer steps all of them.
@@ -200,9 +201,8 @@ class FSDPRun : public StrategyBase {
   std::shared_ptr<torch::nn::Module> model_;  // keeps what is attached alive
   std::vector<UnitBase*> attached_;
   UnitMemory memory_;
-  std::vector<torch::Tensor> mains_;                // of all segments, a buffer for each stored dtype
-  Communicator replicas_;                           // the ranks that hold the same parts of other copies of the model
-  std::optional<UnitRanks> ranks_;                  // made before the model
+  std::vector<torch::Tensor> mains_;  // of all segments, a buffer for each stored dtype
+  std::optional<UnitRanks> ranks_;
   std::unique_ptr<detail::FSDPBuilding> building_;  // until the model is there
   std::shared_ptr<ShardedUnits> all_;
   std::vector<Place> places_;  // of each slot

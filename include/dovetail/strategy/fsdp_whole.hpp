@@ -12,22 +12,28 @@
 
 namespace dovetail::detail {
 
-/// @throws Error(user_code) where a scope has outlived the hook that opened it
-inline void refuse_open_scope(const ShardedUnits& all, const char* when) {
-  if (all.is_whole())
-    throw Error(ExitCode::user_code, "a scope of full_parameters is still open when " + std::string(when) +
-                                         ": let it end in the hook that opened it.");
+/// A scope has outlived the hook that opened it.
+/// @throws Error(user_code)
+[[noreturn]] inline void refuse_open_scope(const char* when) {
+  throw Error(ExitCode::user_code, "a scope of full_parameters is still open when " + std::string(when) +
+                                       ": let it end in the hook that opened it.");
 }
 
 /// What scopes of full_parameters find of an FSDP run: its units, and the root.
 class FSDPParameters final : public ParameterHolder {
  public:
   explicit FSDPParameters(std::shared_ptr<ShardedUnits> all) : all_(std::move(all)), whole_(all_->units().size() + 1) {}
+  /// A scope that is still open, because an observer has kept it, ends here. When it is destroyed, later than the run,
+  /// it has nothing left to do to a model that was given back.
+  ~FSDPParameters() override {
+    for (const std::weak_ptr<WholeUnit>& unit : whole_)
+      if (const auto whole = unit.lock()) whole->end();
+  }
 
   std::vector<std::shared_ptr<WholeUnit>> make_whole(const ParameterSet& parameters, bool on_every_rank) override {
     std::vector<std::shared_ptr<WholeUnit>> made;
     for (int unit = -1; unit < int(all_->units().size()); ++unit) {
-      if (!has_one_of(parameters, flat(unit))) continue;
+      if (!is_asked_for(flat(unit), parameters)) continue;
       if (!all_->is_at_rest())
         throw Error(ExitCode::user_code,
                     "full_parameters was opened while a forward or a backward runs: open it in a hook such as "
@@ -36,9 +42,9 @@ class FSDPParameters final : public ParameterHolder {
       made.push_back(share_whole(whole_[std::size_t(unit + 1)], on_every_rank, [&] {
         all_->set_whole(unit, true);
         auto whole = std::make_shared<WholeUnit>(on_every_rank, [all = all_, unit] { all->set_whole(unit, false); });
-        if (on_every_rank || memory.comm().rank() < memory.copy().size())  // of the copies the first is gathered
+        if (memory.ranks().gathers(on_every_rank))
           for (const FlatSegment& segment : flat(unit).segments())
-            whole->add(segment.tensors(), segment.layout(), segment.shard(), memory.copy());
+            whole->add(segment.tensors(), segment.layout(), segment.shard(), memory.ranks().shard);
         return whole;
       }));
     }
@@ -48,11 +54,9 @@ class FSDPParameters final : public ParameterHolder {
  private:
   const FlatUnit& flat(int unit) const { return unit < 0 ? all_->root() : all_->units()[std::size_t(unit)]; }
 
-  static bool has_one_of(const ParameterSet& parameters, const FlatUnit& unit) {
-    const auto is_in = [&](const torch::Tensor& tensor) { return parameters.contains(tensor.unsafeGetTensorImpl()); };
-    return std::any_of(unit.segments().begin(), unit.segments().end(), [&](const FlatSegment& segment) {
-      return std::any_of(segment.tensors().begin(), segment.tensors().end(), is_in);
-    });
+  static bool is_asked_for(const FlatUnit& unit, const ParameterSet& parameters) {
+    return std::any_of(unit.segments().begin(), unit.segments().end(),
+                       [&](const FlatSegment& segment) { return has_one_of(parameters, segment.tensors()); });
   }
 
   std::shared_ptr<ShardedUnits> all_;

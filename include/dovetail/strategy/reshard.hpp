@@ -7,8 +7,9 @@
 
 namespace dovetail {
 
-/// What becomes of a unit's whole parameters between its forward and its backward: freed (`true`), kept (`false`), or
-/// `to_ranks(k)`: each rank keeps one k-th of them, and backward gathers among k neighbouring ranks only.
+/// What becomes of a unit's whole parameters between its forward and its backward: freed (`true`), left gathered
+/// (`false`), or `to_ranks(k)`: one k-th of them stays on each rank, and backward gathers among k neighbouring ranks
+/// only.
 class ReshardAfterForward {
  public:
   template <std::same_as<bool> Bool>  // a number would be taken for true
@@ -17,7 +18,7 @@ class ReshardAfterForward {
   /// Are whole parameters freed after forward?
   [[nodiscard]] constexpr explicit operator bool() const { return slices_ != 1; }
 
-  /// Into how many slices, of which a rank keeps one, they are cut; nothing: no rank keeps more than its own part.
+  /// Into how many slices, of which one stays on a rank, they are cut; nothing: no more than a rank's own part stays.
   [[nodiscard]] constexpr std::optional<int> slices() const { return slices_; }
 
   [[nodiscard]] std::string text() const {
@@ -31,8 +32,7 @@ class ReshardAfterForward {
   std::optional<int> slices_;
 };
 
-/// For FSDP's `.reshard_after_forward`: 1/k stays on each rank. k must divide the ranks that share one copy of the
-/// model; to_ranks(1) is `false`.
+/// For FSDP's `.reshard_after_forward`: 1/k stays on each rank. k must divide the shard group; to_ranks(1) is `false`.
 constexpr ReshardAfterForward to_ranks(int k) {
   return ReshardAfterForward(std::optional<int>(k));
 }

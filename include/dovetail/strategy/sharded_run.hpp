@@ -5,7 +5,7 @@
 #include <dovetail/shard/gradient_hooks.hpp>
 #include <dovetail/strategy/sharded.hpp>
 #include <dovetail/strategy/sharded_plan.hpp>
-#include <dovetail/strategy/predict.hpp>
+#include <dovetail/strategy/step_traffic.hpp>
 
 #include <algorithm>
 
@@ -27,6 +27,21 @@ class ShardedRun : public StrategyBase {
     if (bucket_mb_ < 1) throw Error(ExitCode::arguments, "Sharded's bucket_mb must be at least 1.");
   }
 
+  StepTraffic traffic(const StepShape& step) const {
+    const auto slots = slots_of(step.model);
+    const bool each = level_ == 2 && reduce_ == Reduce::every_micro_batch;
+    StepTraffic sent;
+    for (const ShardedBucket& bucket : plan_sharded(slots, step.cut, bucket_mb_, reduce_format_, step.ranks)) {
+      const auto bytes = [&](torch::ScalarType dtype) {
+        return bucket.layout.size() * int64_t(c10::elementSize(dtype));
+      };
+      for (int64_t i = 0; i < (each ? step.micro_batches * step.passes : 1); ++i)
+        sent.counts.plan(Collective::reduce_scatter, bytes(bucket.reduced), step.ranks);
+      sent.counts.plan(Collective::all_gather, bytes(slots[bucket.slots.front()].model.scalar_type()), step.ranks);
+    }
+    return sent;
+  }
+
   /// Optimizers exist over whole parameters: their groups are edited to hold this rank's pieces instead.
   void rebuild_optimizers(StrategyContext& run) {
     Cut cut = Cut::inside_tensors;
@@ -38,7 +53,7 @@ class ShardedRun : public StrategyBase {
          plan_sharded(run.gradients.slots, cut, bucket_mb_, reduce_format_, run.world_size()))
       add_bucket(run, bucket, cut, pieces);
     for (OptimizerEntry& optimizer : run.optimizers) optimizer.exchange(pieces);
-    run.gradients.ranks_per_copy = run.world_size();
+    run.gradients.shard_group = run.world_size();
   }
 
   void attach_gradients(StrategyContext& run) {

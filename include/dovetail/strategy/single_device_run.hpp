@@ -3,7 +3,7 @@
 
 #include <dovetail/run/context.hpp>
 #include <dovetail/strategy/single_device.hpp>
-#include <dovetail/strategy/predict.hpp>
+#include <dovetail/strategy/step_traffic.hpp>
 
 namespace dovetail {
 
@@ -18,6 +18,8 @@ class SingleDeviceRun : public StrategyBase {
                                            std::to_string(run.world_size()) +
                                            " were started: use ddp, sharded or fsdp, or start one rank.");
   }
+
+  StepTraffic traffic(const StepShape&) const { return {}; }
 };
 
 template <>

@@ -5,6 +5,7 @@
 #include <dovetail/shard/position_sum.hpp>
 
 #include <array>
+#include <cmath>
 #include <span>
 #include <sstream>
 
@@ -30,6 +31,8 @@ inline void compare_models(RunContext& run) {
   };
   for (const auto& item : run.module->named_parameters()) add(item.key(), item.value());
   for (const auto& item : run.module->named_buffers()) add(item.key(), item.value());
+  // Those too that are no part of the model: what is done with the others next is done by all ranks.
+  for (const auto& group : run.cut.groups()) structure << group->text() << '\n';
 
   compare_lines(run.comm, structure.str(), "built another model than", "configure_model must not depend on the rank.");
   const std::size_t kinds = run.cut.empty() ? 1 : 2;
