@@ -47,6 +47,13 @@ static_assert(state<DDP, Apex<O2>>(2) == 1800 && state<DDP, Apex<O1>>(2) == 1600
 static_assert(state<Sharded<1>, BF16True>(2) == 900 && state<Sharded<2>, BF16True>(2) == 700);
 static_assert(state<DDP, BF16True>(2) == 1200 && state<DDP, Apex<O3>>(2) == 1200);
 static_assert(shard_group_size(FSDP{}, 8) == 8 && shard_group_size(FSDP{{.shard_group = 2}}, 8) == 2);
+constexpr bool groups(FSDP::Options options, int shard, int reshard) {
+  const GroupSizes sizes = options.group_sizes(8);
+  return sizes.all == 8 && sizes.shard == shard && sizes.reshard == reshard;
+}
+static_assert(groups({}, 8, 1) && groups({.shard_group = 4}, 4, 1) && groups({.reshard_after_forward = false}, 8, 1));
+static_assert(groups({.reshard_after_forward = to_ranks(2)}, 8, 2) &&
+              groups({.reshard_after_forward = to_ranks(4), .shard_group = 4}, 4, 1));
 static_assert(shard_group_size(DDP{}, 8) == 8 && shard_group_size(SingleDevice{}, 1) == 1);
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ class RecordingBackend final : public c10d::Backend {
   RecordingBackend(int rank, int size) : Backend(rank, size) {}
 
   const std::string getBackendName() const override { return "recording"; }
+  void setTimeout(std::chrono::milliseconds) override {}  // nobody is waited for
 
   WorkPointer allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
     if (options.reduceOp == c10d::ReduceOp::SUM)

@@ -50,7 +50,6 @@ class FlatLayout {
   int64_t size() const { return part_size_ * parts_; }  ///< elements of the whole buffer, padding included
   int64_t part_size() const { return part_size_; }      ///< elements of one rank's part, padding included
   int parts() const { return parts_; }
-  std::size_t tensors() const { return numels_.size(); }
   int64_t offset(std::size_t tensor) const { return offsets_[tensor]; }
   int64_t numel(std::size_t tensor) const { return numels_[tensor]; }
 

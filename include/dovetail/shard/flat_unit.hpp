@@ -26,7 +26,7 @@ struct UnitMemory {
 /// The module's tensors are views of `full`, and their gradients are collected in one buffer; both exist only while the
 /// unit needs them. What stays is this rank's part: `shard`, the parameters in their stored dtype, and `main`, the sum
 /// of their gradients over ranks and micro-batches. Parts are padded with zeros to the same size on every rank. Between
-/// forward and backward the rank may keep a slice of `full`: more than its part, so that few ranks have all of it.
+/// forward and backward a slice of `full` may stay on the rank: more than its part, so that few ranks have all of it.
 class FlatSegment {
  public:
   /// @param tensors the module's own, dense, in the order in which they are to lie
@@ -86,15 +86,15 @@ class FlatSegment {
   const std::shared_ptr<GradientBuffer>& gradients() const { return gradients_; }
 
   /// Starts to gather the ranks' parts, each cast first where units are gathered in another dtype; or, where slices
-  /// were kept, the neighbours' slices.
-  Pending gather(Communicator& comm, Communicator& neighbours) {
+  /// stayed, those of the reshard group.
+  Pending gather(Communicator& comm, Communicator& reshard_group) {
     torch::NoGradGuard no_grad;
     full_.open();
     if (has_slice()) {
-      const torch::Tensor place = slice_place(neighbours);
+      const torch::Tensor place = slice_place(reshard_group);
       place.copy_(slice_.buffer());
       slice_.close();
-      return neighbours.all_gather_into_async(full_.buffer(), place);
+      return reshard_group.all_gather_into_async(full_.buffer(), place);
     }
     if (full_part_.scalar_type() == shard_.scalar_type()) return comm.all_gather_into_async(full_.buffer(), shard_);
     full_part_.copy_(shard_);
@@ -105,11 +105,11 @@ class FlatSegment {
     if (has_slice()) slice_.close();
   }
 
-  /// Keeps this rank's slice among its neighbours and frees the whole, unless that stays. The next gather is one of
-  /// slices all the same, as it is on the other ranks.
-  void slice(const Communicator& neighbours, bool whole_stays) {
+  /// Leaves this rank's slice among those of its reshard group and frees the whole, unless that stays. The next gather
+  /// is one of slices all the same, as it is on the other ranks.
+  void slice(const Communicator& reshard_group, bool whole_stays) {
     torch::NoGradGuard no_grad;
-    const torch::Tensor place = slice_place(neighbours);
+    const torch::Tensor place = slice_place(reshard_group);
     if (!slice_.buffer().defined()) {
       slice_ = StorageGate(torch::empty_like(place), "a slice is read after it was freed.", gathered_memory_);
       slice_.close();
@@ -146,9 +146,9 @@ class FlatSegment {
 
  private:
   bool has_slice() const { return slice_.buffer().defined() && slice_.is_open(); }
-  torch::Tensor slice_place(const Communicator& neighbours) const {
-    const int64_t size = layout_.size() / neighbours.size();
-    return full_.buffer().narrow(0, neighbours.rank() * size, size);
+  torch::Tensor slice_place(const Communicator& reshard_group) const {
+    const int64_t size = layout_.size() / reshard_group.size();
+    return full_.buffer().narrow(0, reshard_group.rank() * size, size);
   }
 
   std::vector<torch::Tensor> tensors_;
@@ -176,15 +176,15 @@ class FlatUnit {
     return std::any_of(segments_.begin(), segments_.end(), [](const FlatSegment& s) { return s.trains(); });
   }
 
-  void start_gather(Communicator& comm, Communicator& neighbours) {
-    for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm, neighbours));
+  void start_gather(Communicator& comm, Communicator& reshard_group) {
+    for (FlatSegment& segment : segments_) gathering_.push_back(segment.gather(comm, reshard_group));
   }
   void finish_gather() { finish(gathering_); }
   void release() {
     for (FlatSegment& segment : segments_) segment.release();
   }
-  void slice(const Communicator& neighbours, bool whole_stays) {
-    for (FlatSegment& segment : segments_) segment.slice(neighbours, whole_stays);
+  void slice(const Communicator& reshard_group, bool whole_stays) {
+    for (FlatSegment& segment : segments_) segment.slice(reshard_group, whole_stays);
   }
   void forget_gradients() {
     for (FlatSegment& segment : segments_) segment.forget_gradient();

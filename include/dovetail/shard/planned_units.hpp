@@ -2,8 +2,8 @@
 #pragma once
 
 #include <dovetail/comm/communicator.hpp>
+#include <dovetail/core/group_sizes.hpp>
 #include <dovetail/shard/gather_states.hpp>
-#include <dovetail/shard/group_sizes.hpp>
 
 #include <algorithm>
 #include <string>

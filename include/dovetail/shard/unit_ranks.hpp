@@ -2,7 +2,7 @@
 #pragma once
 
 #include <dovetail/comm/rank_groups.hpp>
-#include <dovetail/shard/group_sizes.hpp>
+#include <dovetail/core/group_sizes.hpp>
 
 namespace dovetail {
 

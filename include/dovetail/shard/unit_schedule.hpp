@@ -49,8 +49,6 @@ class UnitSchedule {
     planned_ = false;
   }
 
-  void clear() { forget_before(visits_.size()); }
-
   /// Forward reversed: a unit is gathered before the visits inside it and finished after them.
   const std::vector<BackwardStep>& backward() {
     plan();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/core/group_sizes.hpp>
 #include <dovetail/core/policy_base.hpp>
 #include <dovetail/core/traits.hpp>
-#include <dovetail/shard/group_sizes.hpp>
 #include <dovetail/strategy/reduce.hpp>
 #include <dovetail/strategy/reshard.hpp>
 #include <cstdint>
