@@ -66,9 +66,9 @@ inline int run_cases(const std::vector<Case>& cases, const std::vector<std::stri
   return code;
 }
 
-/// A program of such cases: starts itself with 1, 2 and 3 ranks (and 4 with DOVETAIL_LONG). By hand, for all or some:
+/// A program of such cases: starts itself with `fewest` ranks up to 3 (4 with DOVETAIL_LONG). By hand, for all or some:
 /// `program --ranks 2 run [id...]`.
-inline int main_of_cases(int argc, char** argv, const std::vector<Case>& cases) {
+inline int main_of_cases(int argc, char** argv, const std::vector<Case>& cases, int fewest = 1) {
   if (argc > 1) {
     ::alarm(280);
     dovetail::Launch launch(argc, argv);
@@ -76,7 +76,7 @@ inline int main_of_cases(int argc, char** argv, const std::vector<Case>& cases) 
   }
   ::setenv("OMP_NUM_THREADS", "1", 1);
   support::Checks check;
-  for (int ranks = 1; ranks <= (support::long_tests() ? 4 : 3); ++ranks) {
+  for (int ranks = fewest; ranks <= (support::long_tests() ? 4 : 3); ++ranks) {
     const auto run = support::run_self({"--ranks", std::to_string(ranks), "run"}, {}, 290);
     if (run.code == 0) std::cout << run.output;
     check.ended(run, 0, std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks"));
