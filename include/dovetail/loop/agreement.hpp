@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <dovetail/comm/number_gather.hpp>
 #include <dovetail/run/agreed_numbers.hpp>
 #include <dovetail/run/context.hpp>
 
@@ -12,15 +13,15 @@
 
 namespace dovetail {
 
-/// What one rank knows at the end of a window, and after agree() what all know together: the same on every rank.
+/// What one rank knows at the end of a window, and after the agreement what all know together: the same on every rank.
 struct StepFacts {
   double samples = 0;                 ///< weight of the window's batches
   double loss = 0;                    ///< sum of loss x weight
   double missing = 0;                 ///< parameters that got no gradient
-  int nan_rank = -1;                  ///< the first rank whose loss is NaN; before agree() this rank's or -1
+  int nan_rank = -1;                  ///< the first rank whose loss is NaN; before it this rank's or -1
   int infinite_rank = -1;             ///< the same for an infinite loss
   int stop_rank = -1;                 ///< the first rank that wants to stop before this step
-  bool other_frozen = false;          ///< after agree(): has some rank frozen other parameters?
+  bool other_frozen = false;          ///< after it: has some rank frozen other parameters?
   double groups = 0;                  ///< AddedGroups' fingerprint, of this rank
   std::vector<double> squared_norms;  ///< of each optimizer's gradients, undivided; empty where nobody needs them
   std::vector<double> overflows;      ///< of each loss, above 0: it did; empty but where each has a scaler, or the
@@ -30,10 +31,8 @@ struct StepFacts {
 /// One small collective for everything that must be agreed at a step; none with one rank. Sums are in rank order.
 class Agreement {
  public:
-  void agree(RunContext& run, StepFacts& facts) {
+  void start(RunContext& run, const StepFacts& facts) {
     if (run.world_size() == 1) return;
-    const std::size_t norms = facts.squared_norms.size(), losses = facts.overflows.size();
-    const std::size_t width = std::size_t(agreed_numbers) + norms + losses;
     const AgreedNumbers mine{.samples = facts.samples,
                              .loss = facts.loss,
                              .missing = facts.missing,
@@ -46,8 +45,15 @@ class Agreement {
     std::memcpy(mine_.data(), &mine, sizeof(mine));
     mine_.insert(mine_.end(), facts.squared_norms.begin(), facts.squared_norms.end());
     mine_.insert(mine_.end(), facts.overflows.begin(), facts.overflows.end());
-    const auto all = run.comm.all_gather(mine_);
+    numbers_.start(run.comm, mine_);
+  }
 
+  /// @param facts  those of `start`, which become those of all
+  void finish(RunContext& run, StepFacts& facts) {
+    if (run.world_size() == 1) return;
+    const auto all = numbers_.finish();
+    const std::size_t norms = facts.squared_norms.size(), losses = facts.overflows.size();
+    const std::size_t width = std::size_t(agreed_numbers) + norms + losses;
     const bool local_sums =
         !run.gradients.summed;  // a strategy that has not reduced steps with this rank's gradients alone
     const int group = run.gradients.shard_group;
@@ -114,6 +120,7 @@ class Agreement {
 
  private:
   std::vector<double> mine_;
+  NumberGather numbers_;
   double step_samples_ = 0;
 };
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/comm/communicator.hpp>
+#include <dovetail/comm/number_gather.hpp>
 #include <dovetail/shard/unit_schedule.hpp>
-
-#include <torch/types.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -20,21 +18,15 @@ class VisitAgreement {
  public:
   /// @param said  by a rank without a wish: a number below 2^52
   void start(Communicator& comm, std::optional<UnitVisit> wish, std::uint64_t said = 0) {
-    if (!all_.defined()) {
-      const c10::InferenceMode normal(false);
-      mine_ = torch::empty({1}, torch::kDouble);
-      all_ = torch::empty({comm.size()}, torch::kDouble);
-    }
-    *mine_.mutable_data_ptr<double>() = wish ? wish->depth * width + (width - 1 - wish->unit) : -1 - double(said);
-    pending_ = comm.all_gather_into_async(all_, mine_);
+    const double mine = wish ? wish->depth * width + (width - 1 - wish->unit) : -1 - double(said);
+    numbers_.start(comm, {&mine, 1});
   }
 
   std::optional<UnitVisit> finish() {
-    pending_.wait();
-    const double* all = all_.const_data_ptr<double>();
-    const double most = *std::max_element(all, all + all_.numel());
+    const auto all = numbers_.finish();
+    const double most = *std::max_element(all.begin(), all.end());
     if (most < 0) {
-      said_the_same_ = most == *std::min_element(all, all + all_.numel());
+      said_the_same_ = most == *std::min_element(all.begin(), all.end());
       return std::nullopt;
     }
     const int depth = int(most / width);
@@ -52,8 +44,7 @@ class VisitAgreement {
  private:
   static constexpr double width = 1 << 20;  // more units than a model has
 
-  torch::Tensor mine_, all_;
-  Pending pending_;
+  NumberGather numbers_;
   bool said_the_same_ = true;
 };
 
