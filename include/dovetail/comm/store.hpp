@@ -3,11 +3,12 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,13 +53,17 @@ using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 /// Refuses a file for the ranks to meet in that no rank could make.
 /// @throws Error(arguments)
 inline void check_store_file(const std::string& file, int rank) {
-  const auto folder = std::filesystem::absolute(file).parent_path();
-  std::error_code ignored;
-  const bool there = std::filesystem::is_directory(folder, ignored);
-  if (there && !std::filesystem::is_directory(file, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  const auto is_folder = [](const std::string& path) {
+    struct stat found {};
+    return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+  };
+  const std::size_t slash = file.rfind('/');
+  const std::string folder = slash == file.npos ? "." : file.substr(0, std::max<std::size_t>(slash, 1));
+  const bool there = is_folder(folder);
+  if (there && !is_folder(file) && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
   throw Error(ExitCode::arguments, "rank " + std::to_string(rank) + " cannot use DOVETAIL_STORE \"" + file + "\": " +
                                        (there ? "it is a folder, or lies in one that cannot be written to"
-                                              : "there is no folder " + folder.string()) +
+                                              : "there is no folder " + folder) +
                                        ". Set it to a new file in a folder that every rank can write to.");
 }
 

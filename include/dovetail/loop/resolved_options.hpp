@@ -67,7 +67,7 @@ inline ResolvedOptions resolved_options(const RunContext& run) {
   add("log_every", options.log_every);
   add("deterministic", options.deterministic);
   add("find_unused", options.find_unused);
-  list.insert(list.end(), run.policy_options.begin(), run.policy_options.end());
+  for (const auto& option : run.policy_options) list.push_back(option);
   return list;
 }
 

@@ -36,8 +36,7 @@ class Adagrad final : public FusedOptimizer {
   using Options = AdagradOptions;
   explicit Adagrad(const Parameters& parameters, Options options = {}) : Adagrad({{parameters, options}}) {}
   explicit Adagrad(std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer("Adagrad", detail::held(std::move(groups), check),
-                       std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+      : FusedOptimizer("Adagrad", detail::held(std::move(groups), check), detail::hold(Options{})) {}
 
   void check_options(const torch::optim::OptimizerOptions& options) const override { check(value(options)); }
 

@@ -19,7 +19,7 @@ class AdamFamily : public FusedOptimizer {
  protected:
   AdamFamily(std::string_view name, std::vector<ParameterGroup<Options>> groups)
       : FusedOptimizer(name, held(std::move(groups), [name](const Options& with) { check(name, with); }),
-                       std::make_unique<HeldOptions<Options>>(Options{})) {}
+                       hold(Options{})) {}
 
   /// @param decoupled  the weight decay shrinks the parameter, instead of being added to the gradient
   /// @param kernel     LibTorch's, for other devices than the CPU

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -162,8 +161,14 @@ class FusedOptimizer : public torch::optim::Optimizer {
 
  private:
   using Records = std::unordered_map<c10::TensorImpl*, detail::ParameterRecord>;
-  // Dtypes of parameter, gradient and rounded copy; device; steps taken; none before.
-  using Key = std::tuple<torch::ScalarType, torch::ScalarType, torch::ScalarType, c10::Device, int64_t, bool>;
+  /// What parameters that share a bucket have in common.
+  struct Key {
+    torch::ScalarType param, grad, low;
+    c10::Device device;
+    int64_t steps;  ///< taken
+    bool fresh;     ///< none before
+    bool operator==(const Key&) const = default;
+  };
 
   std::size_t group_of(const torch::Tensor& param) const {
     for (std::size_t g = 0; g < param_groups_.size(); ++g)
@@ -209,7 +214,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   }
 
   void bind_group(std::size_t g, Records& before) {
-    std::vector<std::pair<Key, detail::Bucket>> buckets;  // few, in the order of their first parameter
+    std::vector<Key> keys;  // few, in the order of their first parameter
+    std::vector<detail::Bucket> buckets;
     for (const torch::Tensor& param : param_groups_[g].params()) {
       c10::TensorImpl* const id = param.unsafeGetTensorImpl();
       if (param.numel() == 0) continue;
@@ -228,12 +234,16 @@ class FusedOptimizer : public torch::optim::Optimizer {
                     param.device(),
                     counts_steps() ? record.steps : 0,
                     fresh};
-      auto at = std::find_if(buckets.begin(), buckets.end(), [&](const auto& entry) { return entry.first == key; });
-      if (at == buckets.end()) at = buckets.insert(at, {key, detail::Bucket(g, fresh)});
-      at->second.add(record);
+      std::size_t k = 0;
+      while (k < keys.size() && keys[k] != key) ++k;
+      if (k == keys.size()) {
+        keys.push_back(key);
+        buckets.emplace_back(g, fresh);
+      }
+      buckets[k].add(record);
     }
     const auto specs = state_specs(std::as_const(param_groups_)[g].options());
-    for (auto& [key, bucket] : buckets) {
+    for (auto& bucket : buckets) {
       bucket.build(specs);
       buckets_.push_back(std::move(bucket));
     }

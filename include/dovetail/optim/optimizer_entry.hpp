@@ -100,7 +100,7 @@ class OptimizerEntry {
     if constexpr (std::is_base_of_v<torch::optim::OptimizerOptions, Options>)
       add_held(parameters, std::make_unique<Options>(std::move(options)));
     else
-      add_held(parameters, std::make_unique<detail::HeldOptions<Options>>(std::move(options)));
+      add_held(parameters, detail::hold(std::move(options)));
   }
   /// With the options of the optimizer itself.
   void add_param_group(const Parameters& parameters) { add_held(parameters, optimizer_->defaults().clone()); }

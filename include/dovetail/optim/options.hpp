@@ -37,8 +37,9 @@ class HeldOptions final : public ListedOptions {
  public:
   explicit HeldOptions(Options held) : value(std::move(held)) {}
 
+  // Not by make_unique: a smart pointer to each type of options costs every unit that includes this.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
-    return std::make_unique<HeldOptions>(value);
+    return std::unique_ptr<torch::optim::OptimizerOptions>(new HeldOptions(value));
   }
   double get_lr() const override { return value.lr; }
   void set_lr(const double lr) override { value.lr = lr; }
@@ -52,6 +53,12 @@ class HeldOptions final : public ListedOptions {
   Options value;
 };
 
+/// Options as LibTorch's optimizers own them.
+template <class Options>
+std::unique_ptr<torch::optim::OptimizerOptions> hold(Options options) {
+  return HeldOptions<Options>(std::move(options)).clone();
+}
+
 /// A parameter group whose options are held for LibTorch.
 struct HeldGroup {
   Parameters parameters;
@@ -64,7 +71,7 @@ std::vector<HeldGroup> held(std::vector<ParameterGroup<Options>> groups, Check&&
   std::vector<HeldGroup> held;
   for (auto& group : groups) {
     check(group.options);
-    held.push_back({std::move(group.parameters), std::make_unique<HeldOptions<Options>>(group.options)});
+    held.push_back({std::move(group.parameters), hold(group.options)});
   }
   return held;
 }

@@ -37,8 +37,7 @@ class SGD final : public FusedOptimizer {
   using Options = SGDOptions;
   explicit SGD(const Parameters& parameters, Options options = {}) : SGD({{parameters, options}}) {}
   explicit SGD(std::vector<ParameterGroup<Options>> groups)
-      : FusedOptimizer("SGD", detail::held(std::move(groups), check),
-                       std::make_unique<detail::HeldOptions<Options>>(Options{})) {}
+      : FusedOptimizer("SGD", detail::held(std::move(groups), check), detail::hold(Options{})) {}
 
   void check_options(const torch::optim::OptimizerOptions& options) const override { check(value(options)); }
 

@@ -27,7 +27,9 @@ class GradientHooks {
 
   void add(const torch::Tensor& leaf, Take take) {
     leaf.mutable_grad().reset();
-    torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<Hook>(std::move(take)));
+    // Not by make_unique: a smart pointer to a type of our own costs every unit that includes this.
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        leaf, std::unique_ptr<torch::autograd::PostAccumulateGradHook>(new Hook(std::move(take))));
     leaves_.push_back(leaf);
   }
 

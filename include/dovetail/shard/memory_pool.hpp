@@ -20,11 +20,10 @@ class MemoryPool {
   c10::DataPtr take(std::size_t bytes, c10::Device device) {
     in_use_ += bytes;
     most_ = std::max(most_, in_use_);
-    const auto found =
-        std::find_if(free_.rbegin(), free_.rend(), [&](const Block& block) { return block.bytes == bytes; });
-    if (found != free_.rend()) {
-      c10::DataPtr memory = std::move(found->memory);
-      free_.erase(std::next(found).base());
+    for (std::size_t i = free_.size(); i-- > 0;) {
+      if (free_[i].bytes != bytes) continue;
+      c10::DataPtr memory = std::move(free_[i].memory);
+      free_.erase(free_.begin() + std::ptrdiff_t(i));
       free_bytes_ -= bytes;
       return memory;
     }
