@@ -23,9 +23,9 @@ struct BucketSizes {
   int first, others;
 };
 
-/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: buckets of about these sizes,
-/// in backward order. Where tensors stay whole, or nothing is sent, there is one for each dtype. Numbers only: nothing
-/// is moved.
+/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: buckets of these sizes or a
+/// little more, so that small tensors between large ones need none of their own, in backward order. Where tensors stay
+/// whole, or nothing is sent, there is one for each dtype. Numbers only: nothing is moved.
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
 inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int ranks, BucketSizes sizes,
                                             std::optional<Format> reduce_format, std::string_view strategy,
@@ -38,8 +38,8 @@ inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int 
     const torch::Tensor& model = slots[i].model;
     const auto dtype = model.scalar_type();
     const int64_t bytes = model.numel() * int64_t(c10::elementSize(main_dtype_of(dtype)));
-    const int64_t limit = int64_t(buckets[dtype].size() > 1 ? sizes.others : sizes.first) << 20;
-    if (buckets[dtype].empty() || (cuts && filled[dtype] + bytes > limit)) {
+    const int64_t enough = int64_t(buckets[dtype].size() > 1 ? sizes.others : sizes.first) << 20;
+    if (buckets[dtype].empty() || (cuts && filled[dtype] >= enough)) {
       buckets[dtype].emplace_back();
       filled[dtype] = 0;
     }
