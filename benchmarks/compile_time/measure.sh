@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What including and instantiating Dovetail costs, as user time of the compiler, the sides in turn. $1 is a build folder
-# that was configured; its compile flags are used.
+# What including and instantiating Dovetail costs: user time of the compiler, the sides in turn, and for the include its
+# peak memory, which repeats exactly. $1 is a build folder that was configured; its compile flags are used.
 set -euo pipefail
 flags=$1/tests/torch.rsp
 [[ -e $flags ]] || flags=$(dirname "$1")/dev/tests/torch.rsp
@@ -49,6 +49,7 @@ for ((round = 0; round < rounds; ++round)); do
 done
 torch=$(median <"$scratch/torch.times") ours=$(median <"$scratch/dovetail.times")
 awk -v t="$torch" -v d="$ours" 'BEGIN { printf "dovetail.hpp / torch/torch.h: %.2f s / %.2f s = %.3f (reach 1.15)\n", d, t, d / t }'
+python3 "$(dirname "$0")/../../tests/headers/memory.py" "$compiler" "$flags"
 one=$(median <"$scratch/trainers_1.times") five=$(median <"$scratch/trainers_5.times")
 nine=$(median <"$scratch/trainers_9.times")
 awk -v a="$five" -v b="$nine" 'BEGIN { printf "each further Trainer type, of policies in use: %.0f ms (reach 80)\n", (b - a) / 4 * 1000 }'
