@@ -490,11 +490,8 @@ int rank_main() {
   values(me);
   for (const int64_t m : {1, 2}) {
     strategies(me, m);
-<<<<<<< HEAD
     if (m == 2) losses_and_optimizers(me, m);
-=======
     if (support::long_tests() || (m + me.ranks()) % 2 == 0) further_strategies(me, m);
->>>>>>> w-quick
     for (const bool reshard : {true, false})
       for (const int prefetch : {0, 1, 2})
         for (const int64_t keep_below : {0, 4000})
