@@ -62,7 +62,7 @@ class BucketReducer {
       slot.model.mutable_grad() = torch::zeros_like(slot.model.detach());
       slot.main = slot.model.grad();
       auto node = torch::autograd::impl::grad_accumulator(slot.model);
-      node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      node->add_post_hook(std::unique_ptr<torch::autograd::FunctionPostHook>(new torch::autograd::utils::LambdaPostHook(
           [seen = seen_, i, model = slot.model](const torch::autograd::variable_list& outputs,
                                                 const torch::autograd::variable_list& gradients) {
             (*seen)[i].told = true;
@@ -70,7 +70,7 @@ class BucketReducer {
             (*seen)[i].arrived = true;
             make_dense(model.mutable_grad());  // before the Reducer's own hook
             return outputs;
-          }));
+          })));
       accumulators_.push_back(std::move(node));  // the tensor holds it only weakly
     }
     const std::vector<size_t> limits{size_t(first_bucket_mb) << 20, size_t(bucket_mb) << 20};
