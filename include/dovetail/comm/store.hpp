@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -26,10 +25,15 @@
 
 namespace dovetail::detail {
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+/// A list from getaddrinfo.
+struct Addresses {
+  explicit Addresses(addrinfo* list) : first(list) {}
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+  ~Addresses() { ::freeaddrinfo(first); }
+
+  addrinfo* first;
 };
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 /// The addresses of MASTER_ADDR. A name server that does not answer is asked again twice; TCPStore would ask it until
 /// the time for set-up is over.
@@ -96,7 +100,7 @@ class PromptFileStore final : public c10d::FileStore {
   const std::string where = address + ":" + std::to_string(port);
   const Addresses found = resolve(address, port, 0);
   int error = 0;
-  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+  for (const addrinfo* one = found.first; one != nullptr; one = one->ai_next) {
     const int socket = ::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
     if (socket < 0) {
       error = errno;

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -23,16 +22,20 @@ namespace detail {
 class GzipFile {
  public:
   /// @throws Error(data) when it cannot be opened
-  explicit GzipFile(const std::string& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
+  explicit GzipFile(const std::string& path) : path_(path) {
+    struct stat what {};
+    if (::stat(path.c_str(), &what) == 0 && S_ISDIR(what.st_mode))
+      throw Error(ExitCode::data, "the data file " + path + " is a folder.");
+    file_ = ::gzopen(path.c_str(), "rb");
     if (!file_) {
       throw Error(ExitCode::data, "cannot open the data file " + path + ": " +
                                       std::generic_category().message(errno == 0 ? ENOMEM : errno) + ".");
     }
-    struct stat what {};
-    if (::stat(path.c_str(), &what) == 0 && S_ISDIR(what.st_mode))
-      throw Error(ExitCode::data, "the data file " + path + " is a folder.");
-    ::gzbuffer(file_.get(), 1 << 17);
+    ::gzbuffer(file_, 1 << 17);
   }
+  GzipFile(const GzipFile&) = delete;
+  GzipFile& operator=(const GzipFile&) = delete;
+  ~GzipFile() { ::gzclose(file_); }
 
   /// Reads up to `bytes`; fewer only at the end of the file. @throws Error(data) when the compressed data is cut or
   /// wrong.
@@ -40,9 +43,9 @@ class GzipFile {
     int64_t done = 0;
     while (done < bytes) {
       const auto piece = static_cast<unsigned>(std::min<int64_t>(bytes - done, 1 << 24));
-      const int got = ::gzread(file_.get(), static_cast<char*>(to) + done, piece);
+      const int got = ::gzread(file_, static_cast<char*>(to) + done, piece);
       int code = Z_OK;
-      const char* reason = ::gzerror(file_.get(), &code);
+      const char* reason = ::gzerror(file_, &code);
       if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
         throw Error(ExitCode::data, "the data file " + path_ + " is damaged or cut, after " +
                                         std::to_string(done + std::max(got, 0)) + " of " + std::to_string(bytes) +
@@ -55,12 +58,8 @@ class GzipFile {
   }
 
  private:
-  struct Close {
-    void operator()(gzFile_s* file) const { ::gzclose(file); }
-  };
-
   std::string path_;
-  std::unique_ptr<gzFile_s, Close> file_;
+  gzFile file_ = nullptr;
 };
 
 [[nodiscard]] inline std::string shape_in_words(const std::vector<int64_t>& shape) {

@@ -54,11 +54,14 @@ concept DecidesOnSteps = requires(const T& callback) {
 /// finish) are called on rank 0 only: rows are the same on every rank, and files are written once.
 ///
 /// A callback that has `bool needs_steps() const` decides at run time whether it wants on_train_step_end.
-template <class T>
+///
+/// @tparam Held  T, or T& where the callback is somebody else's
+template <class Held>
 class ObserverOf final : public Observer {
+  using T = std::remove_reference_t<Held>;
+
  public:
-  explicit ObserverOf(T& callback) : callback_(callback) {}
-  explicit ObserverOf(std::unique_ptr<T> callback) : owned_(std::move(callback)), callback_(*owned_) {}
+  explicit ObserverOf(Held&& callback) : callback_(std::forward<Held>(callback)) {}
 
   void on_fit_start(LoopState& state) override {
     if constexpr (has_hook<T, hook::on_fit_start>) callback_.on_fit_start(state);
@@ -115,8 +118,7 @@ class ObserverOf final : public Observer {
       if (state.run.rank() == 0) callback_.finish();
   }
 
-  std::unique_ptr<T> owned_;
-  T& callback_;
+  Held callback_;
 };
 
 /// The observers of one fit, called in the order in which they were added.
@@ -131,12 +133,9 @@ class Observers {
   /// is moved in, and a const one is copied.
   template <class T>
   requires(!std::convertible_to<T&&, std::unique_ptr<Observer>>) void add(T&& callback) {
-    using Callback = std::remove_cvref_t<T>;
-    if constexpr (std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>)
-      add(std::unique_ptr<Observer>(std::make_unique<ObserverOf<Callback>>(callback)));
-    else
-      add(std::unique_ptr<Observer>(
-          std::make_unique<ObserverOf<Callback>>(std::make_unique<Callback>(std::forward<T>(callback)))));
+    constexpr bool has_name = std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>;
+    using Held = std::conditional_t<has_name, T, std::remove_cvref_t<T>>;
+    add(std::unique_ptr<Observer>(new ObserverOf<Held>(static_cast<Held>(std::forward<T>(callback)))));
   }
 
   template <class F>
