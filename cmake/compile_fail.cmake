@@ -4,7 +4,7 @@
 #
 #   cmake -DCASE=file.cpp -DCOMPILER=g++ -DFLAGS=flags.rsp [-DOUTPUT=report.txt] -P compile_fail.cmake
 #
-# CASE holds two halves, switched by the macro DOVETAIL_BROKEN, and these comments:
+# CASE holds a control and one or more broken versions, switched by the macro DOVETAIL_BROKEN, and these comments:
 #
 #   // expect: dovetail-E001         needed: what the first error line has to hold; the n-th of several is for
 #                                    DOVETAIL_BROKEN == n
@@ -13,7 +13,7 @@
 #
 # The control half must compile without a warning. A broken half must fail, with `expect` in the first line that has
 # "error:", and with no other such line. FLAGS is a file of compiler arguments. OUTPUT receives what the compiler prints
-# for the broken half, with paths relative to SOURCE_DIR where that is given.
+# for the broken versions, one after the other, with paths relative to SOURCE_DIR where that is given.
 
 cmake_minimum_required(VERSION 3.25)
 

@@ -26,17 +26,23 @@ struct Task {
     (void)net;
     return dt::Tensor{};
   }
-  auto validation_step(dt::Net&, const dt::Batch&, dt::StepContext&) const {
+};
+
+struct PlainTask {
+  auto configure_model() const { return std::make_shared<dt::Net>(); }
+  auto configure_optimizers(const dt::Parameters&) const { return dt::SomeAdamW{}; }
+  auto training_step(dt::Net&, const dt::Batch&, dt::StepContext&) const {  // the return type is deduced
 #if DOVETAIL_BROKEN == 4
-    // The return type is deduced.
     // expect: no_such_function
     no_such_function();
 #endif
+    return dt::Tensor{};
   }
 };
 
 int main() {
   dt::Trainer<dt::DDP, dt::FP32>{}.fit(Task{});
+  dt::Trainer<dt::DDP, dt::FP32>{}.fit(PlainTask{});
 #if DOVETAIL_BROKEN == 5
   // An option that is not implemented does not exist.
   // expect: static_graph

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every pair of the registry, on 1 to 4 ranks, against one device and against the same ranks emulated in one process;
 // the same run twice; loss scales; dropout. One group of processes per number of ranks runs all cases. With
-// DOVETAIL_LONG every pair runs every setting on every number of ranks, else on one of them.
+// DOVETAIL_LONG every pair runs every setting on every number of ranks, else on one of these.
 //
 // By hand: parity --ranks 3 run [precision...], for all or some precisions.
 #include <dovetail/launch/launch.hpp>
@@ -34,11 +34,11 @@ int run_rank(const std::set<std::string>& wanted) {
   std::size_t runs = 0;
   for (const std::string& precision : precisions) {
     const auto number = std::size_t(std::distance(precisions.begin(), precisions.find(precision)));
-    const auto settings = parity_settings(comm.size(), number, all_settings);
+    const auto some = parity_settings(comm.size(), number, all_settings), all_of_them = parity_settings(1, 0, true);
     std::vector<Ran> all;
     for (const PairRow& row : rows)
       if (row.precision == precision && row.strategy_traits.exact)
-        for (const Setting& setting : settings) all.push_back({&row, setting, row.fit(setting, 1).front()});
+        for (const Setting& setting : row.strategy == "single" ? all_of_them : some) all.push_back({&row, setting, row.fit(setting, 1).front()});
     compare_ranks(comm, all, report);
     for (const Ran& ran : all) references.compare(ran);
     runs += all.size();
@@ -49,7 +49,7 @@ int run_rank(const std::set<std::string>& wanted) {
   if (comm.rank() == 0) {
     std::cout << comm.size() << (comm.size() == 1 ? " rank: " : " ranks: ") << rows.size() << " pairs (";
     for (const auto& strategy : strategies) std::cout << (strategy == *strategies.begin() ? "" : ", ") << strategy;
-    std::cout << "): " << runs << " runs of 6 to 10 steps, each pair in "
+    std::cout << "): " << runs << " runs of 6 to 10 steps, each pair of several ranks in "
               << (all_settings ? "all settings" : "a fourth of the settings") << "\n"
               << "C-81 C-97 B040 equal to one device, whatever the strategy:\n";
     for (const auto& strategy : inexact) std::cout << "not compared, since it is not exact: " << strategy << "\n";

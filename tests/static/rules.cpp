@@ -238,6 +238,9 @@ struct WrapsOptimizers : EmptyStrategy {
 struct Attaches : EmptyPrecision {
   void attach_gradients(PrecisionContext&);
 };
+struct TellsNobody : EmptyPrecision {
+  int traffic() const;
+};
 struct Finishes : EmptyPrecision {
   template <class Context>
   void finish_forward(Context&);
@@ -257,6 +260,7 @@ static_assert(almost<WrapsOptimizers, FP32, rules::StrategyAlmostHook>);
 static_assert(almost<AfterForward, FP32, rules::StrategyAlmostHook>);
 static_assert(almost<DDP, Attaches, rules::PrecisionAlmostHook>);
 static_assert(almost<DDP, Finishes, rules::PrecisionAlmostHook>);
+static_assert(almost<DDP, TellsNobody, rules::PrecisionAlmostHook>);
 static_assert(almost<DDP, FinalNear, rules::PrecisionAlmostHook>);
 
 // The order of judgement: E012, E011, E001, E002, E003, E004. Each violates its own rule and every later one it can.

@@ -108,7 +108,7 @@ static_assert(FSDP{{.prefetch = 3}}.options.prefetch == 3 && FSDP{{.prefetch = 3
 static_assert(!FSDP{{.reshard_after_forward = false}}.options.reshard_after_forward);
 static_assert(FSDP{{.reshard_after_forward = to_ranks(2)}}.options.reshard_after_forward.slices() == 2);
 static_assert(!std::is_convertible_v<int, ReshardAfterForward> && !std::is_convertible_v<ReshardAfterForward, bool>);
-static_assert(DDP{}.options.bucket_mb == 25 && DDP{}.options.first_bucket_mb == 1 && !DDP{}.options.reduce_format);
+static_assert(DDP{}.options.bucket_mb == 25 && DDP{}.options.first_bucket_mb == 4 && !DDP{}.options.reduce_format);
 static_assert(FP16Mixed{}.options.init == 65536.0 && FP16Mixed{}.options.growth == 2.0);
 static_assert(FP16Mixed{}.options.backoff == 0.5 && FP16Mixed{}.options.interval == 2000);
 static_assert(Apex<O2>{{.init = 4}}.options.init == 4 && MasterWeights<FP16>{{.interval = 7}}.options.interval == 7);

@@ -35,6 +35,9 @@ constexpr bool has_foreign_hook() {
   } else if constexpr (present_in<T, PrecisionBase>(requires { &PolicyProbe<T>::finish_forward; })) {
     static_assert(has_only_hooks<T, reports>,
                   "dovetail-E022: finish_forward is a hook of a Strategy, not of a Precision. Use a Strategy.");
+  } else if constexpr (present_in<T, PrecisionBase>(requires { &PolicyProbe<T>::traffic; })) {
+    static_assert(has_only_hooks<T, reports>,
+                  "dovetail-E022: traffic is a hook of a Strategy, not of a Precision. Use a Strategy.");
   } else {
     return false;
   }
@@ -62,8 +65,9 @@ namespace rules {
 
 /// The compiler says which name, and what is meant; for run time there is no list of members to search.
 struct AlmostHook {
-  static constexpr RuleRow row{"dovetail-E022", When::type,
-                               "a member of a policy that is almost a hook and would never be called"};
+  static constexpr RuleRow row{
+      "dovetail-E022", When::type,
+      "a member of a policy that is almost a hook, or one of the other policy, and would never be called"};
 };
 
 struct StrategyAlmostHook : AlmostHook {

@@ -20,7 +20,7 @@ namespace rules {
 struct E012 {
   static constexpr RuleRow row{"dovetail-E012", When::type,
                                "not a Strategy, not a Precision, the two swapped, a number format or level where a "
-                               "precision belongs"};
+                               "precision belongs, a policy whose name, traits or hooks do not fit"};
 };
 
 struct Swapped : E012 {

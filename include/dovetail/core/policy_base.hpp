@@ -60,8 +60,9 @@ struct StrategyBase {
   void after_step(StrategyContext&) {}
   void teardown(StrategyContext&) {}
 
-  // What a step sends, as a StepTraffic, for the plan that is printed and for `predict`. It is asked before anything is
-  // set up, and has nothing but the options and the shape to go by.
+  // What a step sends, as a StepTraffic, for the plan that is printed and for `predict`. It is asked before the
+  // model is wrapped; by `predict` of an object for which no hook was called, so it has nothing but the options and the
+  // shape to go by.
   void traffic(const StepShape&) const {}
 };
 

@@ -19,6 +19,7 @@ namespace dovetail {
 ///
 ///   reduce -> one small collective -> clip -> optimizer -> masters to model -> scale -> schedule -> zero gradients.
 ///
+/// The collective is under way with the last reductions where it tells nothing of their sums.
 /// A step with non-finite gradients (or an infinite loss, under a scaler) is skipped: it changes nothing but the scale.
 /// A loss that is NaN, or infinite without a scaler, stops the run on every rank.
 class TrainingStep {

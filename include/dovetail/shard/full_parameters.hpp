@@ -64,12 +64,14 @@ class ParameterHolder {
 ///
 /// With `write_back` the changes made inside become the model's, fp32 masters beside a low format included: a master
 /// follows where its parameter is not what it would be rounded to. An exception that leaves the scope keeps them from
-/// being written. Scopes may lie in each other. One that is still open when its fit ends makes that an error; it ends
-/// with the fit, writes nothing, and its destructor does nothing. The end of a scope cannot throw: out of memory while
+/// being written. Scopes may lie in each other. One that is still open when the next forward begins, or when
+/// configure_model or the fit ends, makes that an error; with the fit it ends, writes nothing, and its destructor does
+/// nothing. The end of a scope cannot throw: out of memory while
 /// it writes ends the program.
 ///
 /// @throws Error(user_code) while a forward or a backward runs; for options that exclude each other;
 ///         Error(ranks_disagree) in configure_model under deferred_building, where ranks have constructed other units
+///         or opened other scopes
 class FullParameters {
  public:
   explicit FullParameters(const torch::nn::Module& model, FullParametersOptions options = {})

@@ -40,7 +40,7 @@ class GradientBuffer {
     if (finished_)
       throw Error(ExitCode::user_code,
                   "a gradient of " + whose_ +
-                      " came too late, after gradients were sent to their owners: add up the losses "
+                      " came too late, after gradients were sent: add up the losses "
                       "of a micro-batch and run backward once.");
     buffer_.open();
     if (filled_[i])

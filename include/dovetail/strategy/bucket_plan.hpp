@@ -23,9 +23,10 @@ struct BucketSizes {
   int first, others;
 };
 
-/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: buckets of these sizes or a
-/// little more, so that small tensors between large ones need none of their own, in backward order. Where tensors stay
-/// whole, or nothing is sent, there is one for each dtype. Numbers only: nothing is moved.
+/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: in backward order, those of
+/// each dtype apart. A bucket takes tensors until it has its size, the last one whole, so that small ones between large
+/// ones need no bucket of their own. Where tensors stay whole, or nothing is sent, there is one for each dtype. Numbers
+/// only: nothing is moved.
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
 inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int ranks, BucketSizes sizes,
                                             std::optional<Format> reduce_format, std::string_view strategy,

@@ -16,10 +16,11 @@ struct DDP final : StrategyBase {
   static constexpr StrategyTraits traits{.wraps_model = true, .accepts_closure = true};
 
   struct Options {
-    int bucket_mb = 25;       ///< size of a bucket of gradients, MiB
-    int first_bucket_mb = 1;  ///< size of the bucket that is ready first, MiB: small, so that reduction starts early
-    std::optional<Format> reduce_format{};  ///< as FSDP's; the sums come back in fp32, so that every rank has what
-                                            ///< Sharded and FSDP have in parts
+    int bucket_mb = 25;       ///< a bucket takes gradients until it has so many MiB, the last one whole
+    int first_bucket_mb = 4;  ///< the same of the bucket that is ready first: small, so that reduction starts early,
+                              ///< but worth a call of Gloo's
+    std::optional<Format> reduce_format{};  ///< as FSDP's; any of them, fp32 too, is summed in rank order and comes
+                                            ///< back in fp32: every rank has what Sharded and FSDP have in parts
 
     template <class Visit>
     constexpr void each(Visit&& visit) const {

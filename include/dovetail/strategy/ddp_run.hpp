@@ -15,8 +15,8 @@ namespace dovetail {
 /// of a window while it still computes.
 ///
 /// c10d::Reducer does the same for gradients in the parameters' own format. Our buckets serve every pair: they take
-/// gradients of any format, reduce in rank order or in another format where that is asked for, and need no backward
-/// of their own for parameters that got no gradient.
+/// gradients of any format, reduce in rank order or in another format where that is asked for, and send zeros for
+/// parameters that got no gradient.
 class DDPRun : public StrategyBase {
  public:
   explicit DDPRun(const DDP& policy) : options_(policy.options) {}

@@ -15,7 +15,7 @@ namespace dovetail {
 /// Parameters lie in flat buckets, in backward order, each cut into one part for each rank. Gradients are
 /// reduce-scattered to their owners, bucket by bucket while backward computes the next one: at level 1 once per window,
 /// at level 2 every micro-batch, after which the bucket's memory is freed. After the step all-gathers bring the updated
-/// parts back. Element-wise optimizers see pieces of tensors; for others there is one bucket, whose parts end at
+/// parts back. Element-wise optimizers see pieces of tensors; for others there is one bucket for each dtype, whose parts end at
 /// borders of tensors.
 class ShardedRun : public StrategyBase {
  public:
