@@ -38,7 +38,8 @@ int run_rank(const std::set<std::string>& wanted) {
     std::vector<Ran> all;
     for (const PairRow& row : rows)
       if (row.precision == precision && row.strategy_traits.exact)
-        for (const Setting& setting : row.strategy == "single" ? all_of_them : some) all.push_back({&row, setting, row.fit(setting, 1).front()});
+        for (const Setting& setting : row.strategy == "single" ? all_of_them : some)
+          all.push_back({&row, setting, row.fit(setting, 1).front()});
     compare_ranks(comm, all, report);
     for (const Ran& ran : all) references.compare(ran);
     runs += all.size();

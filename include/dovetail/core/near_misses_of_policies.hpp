@@ -23,7 +23,7 @@ struct PolicyNames {
       finish_foward, after_forward, post_forward;
 
   // Hooks of one policy, looked for in the other (almost_hooks.hpp).
-  int forward_guard, convert_model, wrap_optimizers, attach_gradients, finish_forward;
+  int forward_guard, convert_model, wrap_optimizers, attach_gradients, finish_forward, traffic;
 };
 
 template <class T>
