@@ -107,7 +107,8 @@ TEST_CASE("a recorded rank sends what the formulas say", "[comm][recorded]") {
   CHECK(reduced == 2 * (2 * 7 * elements * 4 / 8));  // two steps of 2 m P
   const dt::DDP in_bf16{{.reduce_format = dt::Format::bf16}};
   const dt::CommunicationCounts rounded = record(3, world_size, in_bf16).last;
-  CHECK(rounded == dt::predict(*std::make_shared<Net>(), in_bf16, dt::FP32::traits, {.ranks = world_size}).counts);
+  const auto net = std::make_shared<Net>();
+  CHECK(rounded == dt::predict(in_bf16, {.model = *net, .precision = dt::FP32::traits, .ranks = world_size}).counts);
   CHECK(rounded.of(dt::Collective::reduce_scatter).bytes == 7 * elements * 2 / 8);
   CHECK(rounded.of(dt::Collective::all_gather).bytes == 7 * elements * 4 / 8 + 7 * 8 * dt::agreed_numbers);
   const dt::CommunicationCounts sharded = step_bytes(dt::Sharded<1>{}).second;

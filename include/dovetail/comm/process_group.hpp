@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -71,7 +72,10 @@ using TransportWrapper = std::function<c10::intrusive_ptr<c10d::Backend>(c10::in
 /// device has a thread, which Gloo takes 10 ms to end.
 [[nodiscard]] inline auto gloo_device(const Ranks& ranks) {
   if (ranks.local_world_size == ranks.world_size) {
-    static const auto loopback = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+    static auto loopback = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+    static pid_t owner = ::getpid();
+    if (std::exchange(owner, ::getpid()) != ::getpid())  // forked: the thread stayed behind
+      loopback = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
     return loopback;
   }
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))

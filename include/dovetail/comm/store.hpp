@@ -83,14 +83,15 @@ class PromptFileStore final : public c10d::FileStore {
     return FileStore::get(key);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    look_often(keys);
+    look_often(keys, timeout);
     FileStore::wait(keys, timeout);
   }
 
  private:
-  void look_often(const std::vector<std::string>& keys) {
-    using namespace std::chrono_literals;
-    for (int looks = 0; looks < 100 && !check(keys); ++looks) std::this_thread::sleep_for(100us);
+  void look_often(const std::vector<std::string>& keys, std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+    using namespace std::chrono;
+    const auto end = steady_clock::now() + std::min(timeout, milliseconds(10));
+    while (steady_clock::now() < end && !check(keys)) std::this_thread::sleep_for(microseconds(100));
   }
 };
 

@@ -11,10 +11,6 @@ class RunContext;
 struct StepShape;
 struct StepTraffic;
 
-/// What a step is made of, and what one sends (strategy/step_traffic.hpp).
-struct StepShape;
-struct StepTraffic;
-
 using StrategyContext = RunContext;
 using PrecisionContext = RunContext;
 

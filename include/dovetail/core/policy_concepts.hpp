@@ -59,21 +59,21 @@ namespace detail {
 
 template <class T>
 consteval PolicyHook find_uncallable_hook() {
-  if (!requires(T & t, RunContext & run) { t.environment(run); }) return PolicyHook::environment;
-  if (!requires(T & t, RunContext & run) { t.build_model(run); }) return PolicyHook::build_model;
-  if (!requires(T & t, RunContext & run) { t.place_model(run); }) return PolicyHook::place_model;
-  if (!requires(T & t, RunContext & run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
-  if (!requires(T & t, RunContext & run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
-  if (!requires(T & t, RunContext & run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
-  if (!requires(T & t, RunContext & run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
-  if (!requires(T & t, RunContext & run) { t.restore(run); }) return PolicyHook::restore;
-  if (!requires(T & t, RunContext & run) { t.before_forward(run); }) return PolicyHook::before_forward;
-  if (!requires(T & t, RunContext & run) { t.before_backward(run); }) return PolicyHook::before_backward;
-  if (!requires(T & t, RunContext & run) { t.after_backward(run); }) return PolicyHook::after_backward;
-  if (!requires(T & t, RunContext & run) { t.reduce(run); }) return PolicyHook::reduce;
-  if (!requires(T & t, RunContext & run) { t.before_step(run); }) return PolicyHook::before_step;
-  if (!requires(T & t, RunContext & run) { t.after_step(run); }) return PolicyHook::after_step;
-  if (!requires(T & t, RunContext & run) { t.teardown(run); }) return PolicyHook::teardown;
+  if (!requires(T& t, RunContext& run) { t.environment(run); }) return PolicyHook::environment;
+  if (!requires(T& t, RunContext& run) { t.build_model(run); }) return PolicyHook::build_model;
+  if (!requires(T& t, RunContext& run) { t.place_model(run); }) return PolicyHook::place_model;
+  if (!requires(T& t, RunContext& run) { t.wrap_model(run); }) return PolicyHook::wrap_model;
+  if (!requires(T& t, RunContext& run) { t.make_optimizers(run); }) return PolicyHook::make_optimizers;
+  if (!requires(T& t, RunContext& run) { t.rebuild_optimizers(run); }) return PolicyHook::rebuild_optimizers;
+  if (!requires(T& t, RunContext& run) { t.bind_schedulers(run); }) return PolicyHook::bind_schedulers;
+  if (!requires(T& t, RunContext& run) { t.restore(run); }) return PolicyHook::restore;
+  if (!requires(T& t, RunContext& run) { t.before_forward(run); }) return PolicyHook::before_forward;
+  if (!requires(T& t, RunContext& run) { t.before_backward(run); }) return PolicyHook::before_backward;
+  if (!requires(T& t, RunContext& run) { t.after_backward(run); }) return PolicyHook::after_backward;
+  if (!requires(T& t, RunContext& run) { t.reduce(run); }) return PolicyHook::reduce;
+  if (!requires(T& t, RunContext& run) { t.before_step(run); }) return PolicyHook::before_step;
+  if (!requires(T& t, RunContext& run) { t.after_step(run); }) return PolicyHook::after_step;
+  if (!requires(T& t, RunContext& run) { t.teardown(run); }) return PolicyHook::teardown;
   return PolicyHook::none;
 }
 
@@ -88,17 +88,17 @@ concept TrafficIsTold = requires(T& t, const StepShape& step) {
 
 template <class T>
 consteval PolicyHook find_uncallable_hook_of_precision() {
-  if (!requires(T & t, RunContext & run) { t.convert_model(run); }) return PolicyHook::convert_model;
-  if (!requires(T & t, RunContext & run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
-  if (!requires(T & t, RunContext & run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
+  if (!requires(T& t, RunContext& run) { t.convert_model(run); }) return PolicyHook::convert_model;
+  if (!requires(T& t, RunContext& run) { t.wrap_optimizers(run); }) return PolicyHook::wrap_optimizers;
+  if (!requires(T& t, RunContext& run) { requires std::is_object_v<decltype(t.forward_guard(run))>; })
     return PolicyHook::forward_guard;
   return find_uncallable_hook<T>();
 }
 
 template <class T>
 consteval PolicyHook find_uncallable_hook_of_strategy() {
-  if (!requires(T & t, RunContext & run) { t.attach_gradients(run); }) return PolicyHook::attach_gradients;
-  if (!requires(T & t, RunContext & run) { t.finish_forward(run); }) return PolicyHook::finish_forward;
+  if (!requires(T& t, RunContext& run) { t.attach_gradients(run); }) return PolicyHook::attach_gradients;
+  if (!requires(T& t, RunContext& run) { t.finish_forward(run); }) return PolicyHook::finish_forward;
   if (!TrafficIsTold<T>) return PolicyHook::traffic;
   return find_uncallable_hook<T>();
 }

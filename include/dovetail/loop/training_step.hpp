@@ -9,9 +9,7 @@
 #include <dovetail/loop/missing_gradients.hpp>
 #include <dovetail/run/added_groups.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <optional>
 
 namespace dovetail {
 
@@ -41,10 +39,6 @@ class TrainingStep {
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
     added_groups_.begin(run_);
     scales_.prepare();
-    const auto& slots = run_.gradients.slots;
-    tells_of_sums_ = needs_norm_ || std::any_of(slots.begin(), slots.end(), [](const Slot& slot) {
-                       return slot.arrivals.defined();  // which a reduction may touch as a gradient does
-                     });
   }
 
   /// One micro-batch of the window. At the window's end the step follows, unless some rank has asked to stop.
@@ -61,10 +55,12 @@ class TrainingStep {
  private:
   /// Everything from the last backward to the decision: after it every rank knows the same facts.
   void reduce_and_agree() {
-    if (!tells_of_sums_) start_agreement();  // it is under way with the last sums
+    facts_.missing = double(run_.gradients.count_missing());
+    if (!needs_norm_) start_agreement();  // it is under way with the last sums
     strategy_.reduce(run_);
     precision_.reduce(run_);
-    if (tells_of_sums_) start_agreement();
+    run_.gradients.nothing_arrives();
+    if (needs_norm_) start_agreement();
     agreement_.finish(run_, facts_);
     if (facts_.stop_rank >= 0 && !takes_closure_) return;  // the window is dropped; evaluations that began go on
     stop_on_bad_loss(run_, facts_);
@@ -75,7 +71,6 @@ class TrainingStep {
   }
 
   void start_agreement() {
-    facts_.missing = double(run_.gradients.count_missing());
     for (std::size_t k = 0; k < facts_.squared_norms.size(); ++k)
       facts_.squared_norms[k] = run_.gradients.squared_norm(k);
     facts_.stop_rank = state_.stopping() ? run_.rank() : -1;
@@ -196,7 +191,6 @@ class TrainingStep {
   AddedGroups added_groups_;
   std::vector<Batch> kept_;  // of the window, where an optimizer evaluates the loss by itself
   bool needs_norm_ = false, takes_closure_ = false;
-  bool tells_of_sums_ = true;  // of what gradients are after their reduction
 };
 
 }  // namespace dovetail

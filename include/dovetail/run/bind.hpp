@@ -92,8 +92,7 @@ inline void bind_gradients(RunContext& run) {
     detail::give_gradients(slots);
   }
   run.gradients.finish(run.optimizers.size());
-  for (Slot& slot : run.gradients.slots)
-    if (slot.arrivals.defined()) slot.seen_version = slot.arrivals._version();
+  run.gradients.nothing_arrives();
   run.optimizers.rebind();
 }
 

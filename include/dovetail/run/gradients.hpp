@@ -113,6 +113,12 @@ class MainGradients {
     return frozen.value();
   }
 
+  /// What main gradients are now is no arrival: a reduction may have written to them.
+  void nothing_arrives() {
+    for (Slot& slot : slots)
+      if (slot.arrivals.defined()) slot.seen_version = slot.arrivals._version();
+  }
+
   /// Notes for every slot whether a gradient arrived since the last call, and returns how many did not of those that
   /// were to have one. What autograd keeps is dense after it.
   int64_t count_missing() {

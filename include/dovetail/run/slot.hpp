@@ -18,7 +18,7 @@ struct Slot {
   torch::Tensor main;      ///< accumulated gradient of `held`'s elements, fp32 or fp64; undefined: autograd keeps it
   torch::Tensor arrivals;  ///< alias into which autograd adds; its version counter moves when a gradient arrives
   uint32_t seen_version = 0;  ///< of `arrivals`, at the last step
-  bool taken = false;         ///< said by a strategy that has no `arrivals`: a gradient came since the last step
+  bool taken = false;         ///< said before `reduce` by a strategy that has no `arrivals`: a gradient came
   bool arrived = true;        ///< did a gradient arrive since the last step?
   int64_t piece_begin =
       -1;              ///< where in `model`, in elements of storage order, a piece starts; -1: `held` is all of it

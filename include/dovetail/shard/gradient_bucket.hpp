@@ -5,6 +5,7 @@
 #include <dovetail/shard/gradient_buffer.hpp>
 
 #include <utility>
+#include <vector>
 
 namespace dovetail {
 
@@ -13,7 +14,8 @@ enum class Reduction {
   to_owners,             ///< each rank its part; the rest stays as it was
   to_owners_and_free,    ///< each rank its part; the whole is freed
   to_all,                ///< every rank all of it, in place of its own gradients
-  to_all_in_rank_order,  ///< the same, summed in rank order, or sent in another format: to owners and on to all
+  to_all_in_rank_order,  ///< the same, summed in rank order, or sent in another format: to owners and on to all;
+                         ///< a GPU's library sums fp32 in an order of its own, unless it is told not to
 };
 
 /// Gradients of several parameters that are reduced at once.
@@ -30,13 +32,16 @@ class GradientBucket {
   /// @param expected  how many gradients will come, at most
   void begin(bool anew, std::size_t expected) {
     arrived_ = 0;
+    came_.clear();
     expected_ = expected;
     if (anew) buffer_.forget();
   }
 
   void take(std::size_t i, const torch::Tensor& gradient) {
     buffer_.take(i, gradient);
-    ++arrived_;
+    if (came_.size() <= i) came_.resize(i + 1, false);
+    arrived_ += !came_[i];
+    came_[i] = true;
   }
 
   /// Has each tensor that was to get a gradient got it in this backward?
@@ -73,7 +78,8 @@ class GradientBucket {
   GradientBuffer buffer_;
   torch::Tensor main_;
   Reduction reduction_;
-  std::size_t arrived_ = 0, expected_ = 0;  // in this backward
+  std::size_t arrived_ = 0, expected_ = 0;  // tensors, in this backward
+  std::vector<bool> came_;                  // of each tensor, one gradient at least
   Pending pending_;
   bool reducing_ = false;
 };

@@ -3,6 +3,7 @@
 
 #include <dovetail/strategy/reduce_dtype.hpp>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -23,10 +24,10 @@ struct BucketSizes {
   int first, others;
 };
 
-/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: in backward order, those of
-/// each dtype apart. A bucket takes tensors until it has its size, the last one whole, so that small ones between large
-/// ones need no bucket of their own. Where tensors stay whole, or nothing is sent, there is one for each dtype. Numbers
-/// only: nothing is moved.
+/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: those of each dtype apart,
+/// in the order in which backward makes them ready. A bucket takes tensors until it has its size, the last one whole,
+/// so that small ones between large ones need no bucket of their own. Where tensors stay whole, or nothing is sent,
+/// there is one for each dtype. Numbers only: nothing is moved.
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
 inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int ranks, BucketSizes sizes,
                                             std::optional<Format> reduce_format, std::string_view strategy,
@@ -55,6 +56,9 @@ inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int 
       const auto reduced = reduce_dtype(slots[members.front()], reduce_format, strategy);
       plan.push_back({std::move(members), reduced, FlatLayout(numels, ranks, cut)});
     }
+  // Ready is what got its last gradient, that of the first parameter in it.
+  std::stable_sort(plan.begin(), plan.end(),
+                   [](const BucketPlan& a, const BucketPlan& b) { return a.slots.back() > b.slots.back(); });
   return plan;
 }
 

@@ -19,7 +19,7 @@ struct DDP final : StrategyBase {
     int bucket_mb = 25;       ///< a bucket takes gradients until it has so many MiB, the last one whole
     int first_bucket_mb = 4;  ///< the same of the bucket that is ready first: small, so that reduction starts early,
                               ///< but worth a call of Gloo's
-    std::optional<Format> reduce_format{};  ///< as FSDP's; any of them, fp32 too, is summed in rank order and comes
+    std::optional<Format> reduce_format{};  ///< as FSDP's; any of them, fp32 too, goes to owners of parts and comes
                                             ///< back in fp32: every rank has what Sharded and FSDP have in parts
 
     template <class Visit>

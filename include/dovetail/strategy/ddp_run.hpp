@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <dovetail/run/bind.hpp>
 #include <dovetail/run/dense.hpp>
 #include <dovetail/strategy/ddp.hpp>
 #include <dovetail/strategy/gradient_buckets.hpp>

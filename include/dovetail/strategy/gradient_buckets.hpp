@@ -6,6 +6,8 @@
 #include <dovetail/strategy/bucket_plan.hpp>
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 namespace dovetail {
 
@@ -34,6 +36,7 @@ class GradientBuckets {
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
         Slot& slot = run.gradients.slots[buckets_[b].slots[i]];
         hooks_.add(slot.model, [this, b, i, &slot](const torch::Tensor& gradient) {
+          if (!in_backward_) refuse_touched(slot);
           buckets_[b].gradients.take(i, gradient);
           slot.taken = true;
           reduce_complete_ones();
@@ -48,6 +51,7 @@ class GradientBuckets {
     reduces_ = each || run.at_boundary();
     adds_ = each && run.micro_batch > 0;
     next_ = 0;
+    in_backward_ = true;
     for (Bucket& bucket : buckets_) {
       const auto trains = [&](std::size_t slot) { return run.gradients.slots[slot].model.requires_grad(); };
       const auto expected = std::count_if(bucket.slots.begin(), bucket.slots.end(), trains);
@@ -57,6 +61,7 @@ class GradientBuckets {
 
   /// Buckets that some parameter left incomplete.
   void after_backward() {
+    in_backward_ = false;
     while (reduces_ && next_ < buckets_.size()) start_next();
     if (reduces_) return;
     for (Bucket& bucket : buckets_) bucket.gradients.fill();
@@ -90,6 +95,7 @@ class GradientBuckets {
   GradientHooks hooks_;
 
   Communicator comm_;
+  bool in_backward_ = false;             // the run's own
   bool reduces_ = false, adds_ = false;  // in this backward
   std::size_t next_ = 0;                 // bucket that is reduced next
 };

@@ -15,8 +15,8 @@ namespace dovetail {
 /// Parameters lie in flat buckets, in backward order, each cut into one part for each rank. Gradients are
 /// reduce-scattered to their owners, bucket by bucket while backward computes the next one: at level 1 once per window,
 /// at level 2 every micro-batch, after which the bucket's memory is freed. After the step all-gathers bring the updated
-/// parts back. Element-wise optimizers see pieces of tensors; for others there is one bucket for each dtype, whose parts end at
-/// borders of tensors.
+/// parts back. Element-wise optimizers see pieces of tensors; for others there is one bucket for each dtype, whose
+/// parts end at borders of tensors.
 class ShardedRun : public StrategyBase {
  public:
   ShardedRun(int level, int bucket_mb, Reduce reduce, std::optional<Format> reduce_format)
@@ -76,9 +76,9 @@ class ShardedRun : public StrategyBase {
   bool scatters_each(const StrategyContext& run) const { return frees(run) && reduce_ == Reduce::every_micro_batch; }
 
   void add_bucket(StrategyContext& run, const BucketPlan& plan, Cut cut, Exchanges& pieces) {
-    const auto& [slots, reduced, layout] = plan;
+    const FlatLayout& layout = plan.layout;
     std::vector<torch::Tensor> models;
-    for (const std::size_t i : slots) models.push_back(run.gradients.slots[i].model);
+    for (const std::size_t i : plan.slots) models.push_back(run.gradients.slots[i].model);
     const auto options = models.front().options().requires_grad(false);
     const auto main_options = options.dtype(main_dtype_of(models.front().scalar_type()));
     const int64_t part_begin = run.rank() * layout.part_size();
@@ -89,8 +89,8 @@ class ShardedRun : public StrategyBase {
     const torch::Tensor main = frees(run) ? torch::zeros({layout.part_size()}, main_options)
                                           : gradient.narrow(0, part_begin, layout.part_size());
     move_into(data, layout, models);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      Slot& slot = run.gradients.slots[slots[i]];
+    for (std::size_t i = 0; i < plan.slots.size(); ++i) {
+      Slot& slot = run.gradients.slots[plan.slots[i]];
       const torch::Tensor whole_held = slot.held;
       hold_piece(slot, layout.piece(i, run.rank()), cut, data_part, main);
       pieces.emplace(whole_held.unsafeGetTensorImpl(), Parameter{slot.name, slot.shape, slot.held});

@@ -51,7 +51,7 @@ class CommunicationLog {
   }
 
  private:
-  mutable std::mutex mutex_;  // c10d's threads may start and wait as well
+  mutable std::mutex mutex_;  // autograd's threads may start and wait as well
   std::vector<Event> events_;
   std::int64_t collectives_ = 0;
 };
