@@ -287,15 +287,16 @@ void check_disagreement(Expectations& expect, dt::Communicator& all, const Way& 
     expect.error(ExitCode::ranks_disagree, {"'in.weight' is frozen on rank " + std::to_string(last)},
                  way.text() + ": frozen for one micro-batch", [&] { fit(way.strategy, options, once); });
   }
-  for (const int64_t accumulate : {2, 1}) {
+  for (const auto& [accumulate, at] : {std::pair{2, 0}, {2, 3}, {1, 0}, {1, 2}}) {
     Job runs;
-    runs.then = [](Tensor loss, dt::StepContext&) {
-      loss.backward({}, /*retain_graph=*/true);
+    runs.then = [at = at, calls = 0](Tensor loss, dt::StepContext&) mutable {
+      if (calls++ == at) loss.backward({}, /*retain_graph=*/true);
       return loss;
     };
     options.accumulate = accumulate;
     expect.error(ExitCode::user_code, {"' has a gradient before the run's own backward: training_step must return"},
-                 way.text() + ": backward in training_step, accumulate " + std::to_string(accumulate),
+                 way.text() + ": backward in training_step, accumulate " + std::to_string(accumulate) +
+                     ", micro-batch " + std::to_string(at),
                  [&] { fit(way.strategy, options, runs); });
   }
   Job logs;

@@ -27,6 +27,9 @@ class ForwardBackward {
         facts_(facts),
         step_(sums_, true) {}
 
+  /// To be called when set-up is over.
+  void prepare() { untouched_.prepare(run_); }
+
   /// What the Task has logged.
   MetricSums& sums() { return sums_; }
 
@@ -41,12 +44,15 @@ class ForwardBackward {
       // into their running statistics, and refuse to normalise a single row.
       std::optional<EvaluationMode> resting;
       if (samples == 0) resting.emplace(*run_.module, is_batch_norm);
+      untouched_.before_training_step(run_);
+      run_.in_training_step = true;
       precision_.forward(run_, forward);
+      run_.in_training_step = false;
+      untouched_.after_training_step(run_);
     }
     const double weight = step_.weight();
     for (const torch::Tensor& loss : forward.losses) check_loss(run_, loss, weight);
     if (samples > 0) note_losses(forward.losses, weight);
-    if (run_.steps_attempted == 0 && run_.micro_batch == 0) check_untouched(run_);
     backward(forward.losses, (samples > 0 ? weight : 0.0) / double(run_.options.batch_size));
   }
 
@@ -103,6 +109,7 @@ class ForwardBackward {
   TaskCalls& task_;
   LossScales& scales_;
   StepFacts& facts_;
+  UntouchedGradients untouched_;
   MetricSums sums_;
   StepContext step_;
 };

@@ -11,17 +11,41 @@
 
 namespace dovetail {
 
-/// Refuses a training_step that runs backward by itself.
-/// @throws Error(user_code)
-inline void check_untouched(const RunContext& run) {
-  for (const Slot& slot : run.gradients.slots) {
-    const bool arrived =
-        slot.arrivals.defined()
-            ? slot.arrivals.unsafeGetTensorImpl()->version_counter().current_version() != slot.seen_version
-            : slot.taken || (!slot.main.defined() && slot.model.grad().defined());
-    if (arrived) refuse_touched(slot);
+/// Refuses a training_step that runs backward by itself. Strategies that take gradients by hooks refuse them there
+/// (RunContext::in_training_step); this looks at what autograd keeps, or adds into.
+class UntouchedGradients {
+ public:
+  /// To be called when set-up is over.
+  void prepare(const RunContext& run) {
+    const auto& slots = run.gradients.slots;
+    looks_ = std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return is_kept(slot); });
   }
-}
+
+  void before_training_step(const RunContext& run) {
+    stamps_.clear();
+    if (!looks_) return;
+    for (const Slot& slot : run.gradients.slots) stamps_.push_back(stamp(slot));
+  }
+
+  /// @throws Error(user_code)
+  void after_training_step(const RunContext& run) const {
+    for (std::size_t i = 0; i < stamps_.size(); ++i)
+      if (const Slot& slot = run.gradients.slots[i]; stamp(slot) != stamps_[i]) refuse_touched(slot);
+  }
+
+ private:
+  static bool is_kept(const Slot& slot) { return slot.arrivals.defined() || !slot.main.defined(); }
+
+  /// Another one where a gradient came.
+  static int64_t stamp(const Slot& slot) {
+    if (!is_kept(slot)) return 0;
+    const torch::Tensor& gradient = slot.arrivals.defined() ? slot.arrivals : slot.model.grad();
+    return gradient.defined() ? 1 + int64_t(gradient._version()) : 0;
+  }
+
+  bool looks_ = false;
+  std::vector<int64_t> stamps_;  // of each slot
+};
 
 /// Once all ranks know that what is frozen differs between them: names the first parameter. A collective.
 /// @throws Error(ranks_disagree)

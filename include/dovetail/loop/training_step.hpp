@@ -39,6 +39,7 @@ class TrainingStep {
     for (const OptimizerEntry& optimizer : run_.optimizers) takes_closure_ |= optimizer.traits().requires_closure;
     added_groups_.begin(run_);
     scales_.prepare();
+    forward_backward_.prepare();
   }
 
   /// One micro-batch of the window. At the window's end the step follows, unless some rank has asked to stop.

@@ -83,11 +83,12 @@ class RunContext {
 
   // How far it is.
   int64_t epoch = 0;
-  int64_t steps_taken = 0;      ///< optimizer steps; schedules and max_steps count these
-  int64_t steps_attempted = 0;  ///< with the skipped ones
-  int64_t micro_batch = 0;      ///< within the accumulation window; during a backward pass, its number in the window
-  int64_t window = 1;           ///< micro-batches of this window, backward passes if each loss has its own; the last
-                                ///< one of an epoch may be shorter
+  int64_t steps_taken = 0;        ///< optimizer steps; schedules and max_steps count these
+  int64_t steps_attempted = 0;    ///< with the skipped ones
+  int64_t micro_batch = 0;        ///< within the accumulation window; during a backward pass, its number in the window
+  bool in_training_step = false;  ///< the user's code runs: a gradient that comes now is not the run's
+  int64_t window = 1;             ///< micro-batches of this window, backward passes if each loss has its own; the last
+                                  ///< one of an epoch may be shorter
 };
 
 }  // namespace dovetail

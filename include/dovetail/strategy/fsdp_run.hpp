@@ -85,7 +85,8 @@ class FSDPRun : public StrategyBase {
   void attach_gradients(StrategyContext& run) {
     for (std::size_t s = 0; s < places_.size(); ++s)
       hooks_.add(run.gradients.slots[s].model,
-                 [place = places_[s], &slot = run.gradients.slots[s]](const torch::Tensor& gradient) {
+                 [place = places_[s], &slot = run.gradients.slots[s], &run](const torch::Tensor& gradient) {
+                   if (run.in_training_step) refuse_touched(slot);
                    place.buffer->take(place.index, gradient);
                    slot.taken = true;
                  });

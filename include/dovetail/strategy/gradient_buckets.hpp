@@ -35,8 +35,8 @@ class GradientBuckets {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
         Slot& slot = run.gradients.slots[buckets_[b].slots[i]];
-        hooks_.add(slot.model, [this, b, i, &slot](const torch::Tensor& gradient) {
-          if (!in_backward_) refuse_touched(slot);
+        hooks_.add(slot.model, [this, b, i, &slot, &run](const torch::Tensor& gradient) {
+          if (run.in_training_step) refuse_touched(slot);
           buckets_[b].gradients.take(i, gradient);
           slot.taken = true;
           reduce_complete_ones();
@@ -51,7 +51,6 @@ class GradientBuckets {
     reduces_ = each || run.at_boundary();
     adds_ = each && run.micro_batch > 0;
     next_ = 0;
-    in_backward_ = true;
     for (Bucket& bucket : buckets_) {
       const auto trains = [&](std::size_t slot) { return run.gradients.slots[slot].model.requires_grad(); };
       const auto expected = std::count_if(bucket.slots.begin(), bucket.slots.end(), trains);
@@ -61,7 +60,6 @@ class GradientBuckets {
 
   /// Buckets that some parameter left incomplete.
   void after_backward() {
-    in_backward_ = false;
     while (reduces_ && next_ < buckets_.size()) start_next();
     if (reduces_) return;
     for (Bucket& bucket : buckets_) bucket.gradients.fill();
@@ -95,7 +93,6 @@ class GradientBuckets {
   GradientHooks hooks_;
 
   Communicator comm_;
-  bool in_backward_ = false;             // the run's own
   bool reduces_ = false, adds_ = false;  // in this backward
   std::size_t next_ = 0;                 // bucket that is reduced next
 };
