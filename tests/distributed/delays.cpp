@@ -272,8 +272,9 @@ void overlap_of_buckets(Rank& me) {
             what + ": " + std::to_string(ahead) + " of " + std::to_string(reductions) +
                 " reductions start before the first layer goes back");
   };
-  check("ddp", observe(me, dt::DDP{{.bucket_mb = 1}}, 512), dt::Collective::all_reduce);
-  check("ddp reduced in bf16", observe(me, dt::DDP{{.bucket_mb = 1, .reduce_format = dt::Format::bf16}}, 512),
+  check("ddp", observe(me, dt::DDP{{.bucket_mb = 1, .first_bucket_mb = 1}}, 512), dt::Collective::all_reduce);
+  check("ddp reduced in bf16",
+        observe(me, dt::DDP{{.bucket_mb = 1, .first_bucket_mb = 1, .reduce_format = dt::Format::bf16}}, 512),
         dt::Collective::all_to_all);
   check("sharded-1", observe(me, dt::Sharded<1>{{.bucket_mb = 1}}, 512), dt::Collective::all_to_all);
   check("sharded-2", observe(me, dt::Sharded<2>{{.bucket_mb = 1}}, 512), dt::Collective::all_to_all);

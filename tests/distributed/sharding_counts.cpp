@@ -308,7 +308,9 @@ void further_strategies(Counts& me, int64_t m) {
   predicted_and_counted(me, "fsdp, small units kept", dt::FSDP{}, m);
   predicted_and_counted(me, "fsdp, clipped", dt::FSDP{{.keep_below = 0}}, m, 1.0);
   predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "fsdp x bf16-mixed", dt::FSDP{{.keep_below = 0}}, m);
-  predicted_and_counted(me, "ddp reduced in bf16, 1 MiB", dt::DDP{{.bucket_mb = 1, .reduce_format = in_bf16}}, m);
+  predicted_and_counted(me, "ddp, 1 MiB", dt::DDP{{.bucket_mb = 1, .first_bucket_mb = 1}}, m);
+  predicted_and_counted(me, "ddp reduced in bf16, 1 MiB",
+                        dt::DDP{{.bucket_mb = 1, .first_bucket_mb = 1, .reduce_format = in_bf16}}, m);
   predicted_and_counted(me, "sharded-1 reduced in bf16", dt::Sharded<1>{{.bucket_mb = 1, .reduce_format = in_bf16}}, m);
   predicted_and_counted<dt::FSDP, dt::BF16Mixed>(me, "C-33 fsdp x bf16-mixed, reduced in bf16",
                                                  dt::FSDP{{.keep_below = 0, .reduce_format = in_bf16}}, m, 1.0);
@@ -470,7 +472,7 @@ void values(Counts& me) {
     };
     const Tensor rounded = bf16(dt::FSDP{});
     near("C-34 sharded-2 and fsdp reduced in bf16", bf16(dt::Sharded<2>{}), rounded, 0);
-    near("C-34 ddp and sharded-1 reduced in bf16", bf16(dt::DDP{{.bucket_mb = 1}}), bf16(dt::Sharded<1>{}), 0);
+    near("C-34 ddp and sharded-1 reduced in bf16", bf16(dt::DDP{{.bucket_mb = 1, .first_bucket_mb = 1}}), bf16(dt::Sharded<1>{}), 0);
     if (accumulate == 1) near("C-34 sharded-1 and fsdp reduced in bf16", bf16(dt::Sharded<1>{}), rounded, 0);
     near("reduced in bf16 against ddp", rounded, ddp, 0.02);
     if (me.ranks() > 1) me.check.that(!rounded.equal(trained(dt::FSDP{}, clip, accumulate)), "rounding shows");
