@@ -365,7 +365,7 @@ void check_other_policies(Expectations& expect, dt::Communicator& all) {
           dt::FP32{});
   refused("ddp.reduce_format = bf16", "ddp.reduce_format = as summed",
           dt::DDP{{.reduce_format = other ? std::optional(dt::Format::bf16) : std::nullopt}}, dt::FP32{});
-  refused("sharded-1.bucket_mb = 7", "sharded-1.bucket_mb = 4", dt::Sharded<1>{{.bucket_mb = other ? 7 : 4}},
+  refused("sharded-1.bucket_mb = 7", "sharded-1.bucket_mb = 2", dt::Sharded<1>{{.bucket_mb = other ? 7 : 2}},
           dt::FP32{});
   refused("sharded-2.reduce = at_boundary", "sharded-2.reduce = every_micro_batch",
           dt::Sharded<2>{{.reduce = other ? dt::at_boundary : dt::every_micro_batch}}, dt::FP32{});

@@ -24,10 +24,10 @@ struct BucketSizes {
   int first, others;
 };
 
-/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: those of each dtype apart,
-/// in the order in which backward makes them ready. A bucket takes tensors until it has its size, the last one whole,
-/// so that small ones between large ones need no bucket of their own. Where tensors stay whole, or nothing is sent,
-/// there is one for each dtype. Numbers only: nothing is moved.
+/// Which gradients are reduced together by a strategy that cuts buckets over the ranks: those of each dtype apart, in
+/// the order in which backward makes them ready. A bucket takes tensors up to its size, or a single larger one; and an
+/// eighth more, so that small tensors between large ones need no bucket of their own. Where tensors stay whole, or
+/// nothing is sent, there is one for each dtype. Numbers only: nothing is moved.
 /// @throws Error(user_code) for a parameter that is not dense, Error(arguments) for a reduce_format that does not fit
 inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int ranks, BucketSizes sizes,
                                             std::optional<Format> reduce_format, std::string_view strategy,
@@ -40,8 +40,9 @@ inline std::vector<BucketPlan> plan_buckets(const std::vector<Slot>& slots, int 
     const torch::Tensor& model = slots[i].model;
     const auto dtype = model.scalar_type();
     const int64_t bytes = model.numel() * int64_t(c10::elementSize(main_dtype_of(dtype)));
-    const int64_t enough = int64_t(buckets[dtype].size() > 1 ? sizes.others : sizes.first) << 20;
-    if (buckets[dtype].empty() || (cuts && filled[dtype] >= enough)) {
+    const int64_t size = int64_t(buckets[dtype].size() > 1 ? sizes.others : sizes.first) << 20;
+    const int64_t more = bytes <= size / 16 ? size / 8 : 0;
+    if (buckets[dtype].empty() || (cuts && filled[dtype] + bytes > size + more)) {
       buckets[dtype].emplace_back();
       filled[dtype] = 0;
     }

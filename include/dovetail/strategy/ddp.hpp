@@ -16,7 +16,7 @@ struct DDP final : StrategyBase {
   static constexpr StrategyTraits traits{.wraps_model = true, .accepts_closure = true};
 
   struct Options {
-    int bucket_mb = 25;       ///< a bucket takes gradients until it has so many MiB, the last one whole
+    int bucket_mb = 25;       ///< size of a bucket of gradients, MiB
     int first_bucket_mb = 4;  ///< the same of the bucket that is ready first: small, so that reduction starts early,
                               ///< but worth a call of Gloo's
     std::optional<Format> reduce_format{};  ///< as FSDP's; any of them, fp32 too, goes to owners of parts and comes

@@ -12,8 +12,8 @@ namespace dovetail {
 /// Options of Sharded<level>.
 template <int level>
 struct ShardedOptions {
-  int bucket_mb = 4;  ///< a bucket takes gradients until it has so many MiB, the last one whole; those of optimizers
-                      ///< that want whole tensors are reduced in one
+  int bucket_mb = 2;  ///< size of the buckets in which gradients are reduced, MiB, of which up to three have memory at
+                      ///< once; those of optimizers that want whole tensors are reduced in one
   std::optional<Format> reduce_format{};  ///< as FSDP's
 
   template <class Visit>
@@ -24,7 +24,7 @@ struct ShardedOptions {
 };
 template <>
 struct ShardedOptions<2> {
-  int bucket_mb = 4;                  ///< as Sharded<1>'s
+  int bucket_mb = 2;                  ///< as Sharded<1>'s
   Reduce reduce = every_micro_batch;  ///< at_boundary: whole gradients stay between micro-batches
   std::optional<Format> reduce_format{};
 
